@@ -20,7 +20,7 @@ from circuits.engine.block import Block
 from circuits.engine.cache import Layer
 from circuits.engine.loadings import loadings, scan
 from circuits.engine.rows import Change, check_rows
-from circuits.engine.selection import WHOLE, mapping_row, select
+from circuits.engine.selection import WHOLE, Mapped, mapping_row, select, select_over
 from circuits.errors import EdgeError, PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model
@@ -410,15 +410,15 @@ def test_a_greedy_path_is_that_of_trying_every_head_at_every_step(
     rows = [mapping_row([head], KEY, query) for head in runs.heads]
     effects = runs.effects([*rows, mapping_row(runs.heads, KEY, query)])
     measured: dict[str, Any] = {"effects": effects[:-1], "totals": effects[-1]}
-    for together in (True, False):
-        paths = select(runs, KEY, query, **measured, together=together)
-        groups = [runs] if together else [runs.only([0]), runs.only([1])]
-        for group, found in zip(groups, paths, strict=True):
-            expected = greedy_by_hand(group, query)
-            assert [head for head, _ in found] == [head for head, _ in expected]
-            assert [joint for _, joint in found] == pytest.approx(
-                [joint for _, joint in expected], abs=CLOSE
-            )
+    for_all = select_over([Mapped(runs, KEY, query)], **measured)
+    for_each = select(runs, KEY, query, **measured)
+    groups = [runs, runs.only([0]), runs.only([1])]
+    for group, found in zip(groups, [for_all, *for_each], strict=True):
+        expected = greedy_by_hand(group, query)
+        assert [head for head, _ in found] == [head for head, _ in expected]
+        assert [joint for _, joint in found] == pytest.approx(
+            [joint for _, joint in expected], abs=CLOSE
+        )
 
 
 def greedy_by_hand(runs: Runs, query: int) -> list[tuple[Head, float]]:

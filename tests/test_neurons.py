@@ -179,5 +179,5 @@ def test_an_mlp_has_no_key(mini: Model, found: circuits.Circuit) -> None:
 def test_the_plain_path_cannot_tell_neurons_apart(models: dict[str, Model]) -> None:
     model = replace(models["gpt2"], reads_bos=True)
     runs = circuits.prepare(model, [pair_of(model)], path="plain")
-    with pytest.raises(CircuitsError, match="cannot be told apart"):
+    with pytest.raises(CircuitsError, match="single neurons need the layout"):
         explain_mlp(runs, Component(1, "mlp"), 5)

@@ -21,7 +21,6 @@ from circuits.engine.kept import (
     KeptRuns,
     PairBatch,
     Weights,
-    check_gradients,
     parts_in_memory,
     shares_kept,
 )
@@ -56,7 +55,7 @@ def _every_wire(table: WireTable) -> torch.Tensor:
 def _gradient(batch: PairBatch, table: WireTable, alpha: float) -> Scores:
     """The scores of all wires from one run whose embeddings lie at `alpha` between the two prompts."""
     runs = batch.runs
-    check_gradients(runs)
+    runs.layout_for("gradients")
     from_embedding = table.ends.writer == 0  # the embedding is the first writer
     weights = torch.where(from_embedding, alpha, 1.0).to(runs.model.device, runs.model.dtype)
     with torch.inference_mode(False), torch.enable_grad():

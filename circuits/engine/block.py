@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -91,12 +91,12 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """One matrix in, or two of which one gates the other, and one matrix out."""
+    """An MLP: `outer(act(inner(x)))`, or with a gate `outer(act(gate(x)) · inner(x))`."""
 
-    inner: Any  # linear layers
-    outer: Any
+    inner: Any  # linear layer, d_model to neurons
+    outer: Any  # linear layer, neurons to d_model
     act: Callable[[torch.Tensor], torch.Tensor]
-    gate: Any = None
+    gate: Any = None  # linear layer, d_model to neurons
 
     def __call__(
         self, normed: Float[torch.Tensor, "*batch d_model"]
@@ -106,7 +106,7 @@ class Mlp:
     def neurons(
         self, normed: Float[torch.Tensor, "*batch d_model"]
     ) -> Float[torch.Tensor, "*batch neuron"]:
-        """The activation of every neuron; where one matrix gates the other, the product of both."""
+        """What `outer` is multiplied with: the activation of every neuron, with a gate the product."""
         if self.gate is None:
             return self.act(self.inner(normed))
         return self.act(self.gate(normed)) * self.inner(normed)
@@ -161,8 +161,9 @@ class Block:
     q: Any  # linear layers
     k: Any
     v: Any
-    qkv: Callable[[Stream], torch.Tensor]  # queries, keys and values beside each other
-    o: Any  # linear layer: the heads' outputs, beside each other, to the stream
+    # Queries, keys and values of one stream, concatenated: (…, pos, (head + 2 group) · d_head).
+    qkv: Callable[[Stream], torch.Tensor]
+    o: Any  # linear layer: the heads' outputs, concatenated, to the stream
     mlp: Mlp
     scale: float
     parallel: bool = False  # attention and MLP read the same stream
@@ -179,8 +180,8 @@ class Block:
     constant_pattern: bool = False  # gradients do not flow through the attention weights
 
     def linearised(self) -> Block:
-        """The same block with norm scales and attention weights held constant for gradients. What is left is
-        the reading that attribution by gradients takes: linear but for the MLP."""
+        """The block with norm scales and attention weights held constant for gradients, as attribution by
+        gradients does: all that is left is linear, except for the MLP."""
 
         def frozen(norm: Norm | None) -> Norm | None:
             return None if norm is None else replace(norm, frozen=True)
@@ -201,10 +202,9 @@ class Block:
     ) -> tuple[Heads, Heads, Heads]:
         """Project one stream for all heads. Keys and values that heads share are repeated for each of them.
         `rotation` is that of the stream's positions."""
-        projected = self.qkv(self.attention_norm(stream))  # queries, keys, values in one row
-        projected = projected.unflatten(
-            -1, (-1, self.d_head)
-        )  # (…, pos, head + 2 group, d_head)
+        projected = self.qkv(self.attention_norm(stream))
+        # (…, pos, head + 2 group, d_head)
+        projected = projected.unflatten(-1, (-1, self.d_head))
         groups = (projected.shape[-2] - self.heads) // 2  # how many keys, and values, there are
         query, key, value = projected.split((self.heads, groups, groups), -2)
         query = self._normed_and_rotated(query, self.query_norm, rotation)
@@ -233,6 +233,38 @@ class Block:
         if layer.bias is None:
             return projected
         return projected + layer.bias.unflatten(0, (-1, self.d_head))[groups]
+
+    def side_by_part(
+        self,
+        parts: Float[torch.Tensor, "part d_model"],
+        stream: Float[torch.Tensor, "1 d_model"],
+        side: Literal["query", "key"],
+        head: int,
+        rotation: Rotation | None,
+    ) -> Float[torch.Tensor, "part d_head"]:
+        """Split one head's query or key at one position among parts of the stream there.
+
+        The parts add up to the stream, and what is returned adds up to the query: the scale of every norm is
+        held at the value that it has for the whole stream. The biases of norm and projection are added to the
+        last part. `rotation` is that of the position.
+        """
+
+        def project(
+            normed: Float[torch.Tensor, "part d_model"],
+        ) -> Float[torch.Tensor, "part d_head"]:
+            return self.project_side(normed[:, None, None], side, [head])[:, 0, 0]
+
+        nothing = torch.zeros_like(stream)
+        # `project_side` adds the projection's bias to every part; the last part alone is to have it.
+        projected = project(self.attention_norm.linear(parts, stream)) - project(nothing)
+        norm_bias = self.attention_norm.bias
+        projected[-1] += project(nothing if norm_bias is None else norm_bias[None])[0]
+        norm = self.query_norm if side == "query" else self.key_norm
+        if norm is not None:
+            projected = norm.linear(projected, projected.sum(0, keepdim=True))
+        if rotation is None:
+            return projected
+        return self.rotate(projected[:, None, None], rotation)[:, 0, 0]
 
     def for_each_head(self, groups: Groups) -> Heads:
         """Repeat keys or values for every head that reads them."""
@@ -305,15 +337,29 @@ class Block:
 
     def mlp_write(self, stream: Stream) -> Stream:
         """What the MLP adds to the stream, from the stream that it reads."""
-        return self.mlp_added(self.mlp(self.mlp_norm(stream)))
+        return self.mlp_added(self.mlp_output(stream))
 
-    def mlp_added(self, written: Stream) -> Stream:
-        """What is added to the stream, from what the MLP writes: its norm, where the model has one."""
-        return written if self.mlp_write_norm is None else self.mlp_write_norm(written)
+    def mlp_output(self, stream: Stream) -> Stream:
+        """The MLP's output, from the stream that it reads, before the norm that some models put after it."""
+        return self.mlp(self.mlp_input(stream))
+
+    def mlp_added(self, output: Stream) -> Stream:
+        """What is added to the stream where the MLP's output is this."""
+        return output if self.mlp_write_norm is None else self.mlp_write_norm(output)
 
     def neurons(self, stream: Stream) -> Neurons:
         """The activation of every neuron of the MLP, from the stream that it reads."""
-        return self.mlp.neurons(self.mlp_norm(stream))
+        return self.mlp.neurons(self.mlp_input(stream))
+
+    def mlp_input(self, stream: Stream) -> Stream:
+        """What the MLP's matrices are multiplied with, from the stream that the MLP reads."""
+        return self.mlp_norm(stream)
+
+    def mlp_input_by_part(
+        self, parts: Float[torch.Tensor, "*batch pos part d_model"], stream: Stream
+    ) -> Float[torch.Tensor, "*batch pos part d_model"]:
+        """Each part's share of `mlp_input`, without the norm's bias. The parts add up to the stream."""
+        return self.mlp_norm.linear(parts, stream[..., None, :])
 
     @property
     def neuron_writes(self) -> Float[torch.Tensor, "neuron d_model"]:

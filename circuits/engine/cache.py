@@ -150,6 +150,11 @@ class Cache:
         layers = tuple(layer.of_inputs(index) for layer in self.layers)
         return Cache(layers, self.final[index])
 
+    def weights_on_edge(self, key: int, query: int) -> Float[torch.Tensor, "input head"]:
+        """The attention weight of every head of the model on key → query, layer by layer."""
+        by_layer = [layer.pattern_at(query)[:, :, key] for layer in self.layers]
+        return torch.cat(by_layer, 1)
+
     def pre(self, layer: int) -> Float[torch.Tensor, "input pos d_model"]:
         """The residual stream at the input of a layer; of the number of layers: above the last block."""
         return self.layers[layer].pre if layer < len(self.layers) else self.final

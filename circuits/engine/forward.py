@@ -92,28 +92,27 @@ class Numbering:
     """
 
     def __init__(self, active: Sequence[int], positions: range) -> None:
-        self.rows = len(active)
-        self.positions = len(positions)
-        self.joining: list[tuple[int, int]] = []  # row and position
-        self._number: dict[tuple[int, int], int] = {}
-        for row in active:
-            for position in positions:
-                self._number[row, position] = len(self._number)
+        self.positions = positions
+        self.order = {row: number for number, row in enumerate(active)}
+        self.joining: dict[tuple[int, int], int] = {}  # (row, position) -> number
 
     @property
     def first_joining(self) -> int:
         """The number of the first place of a joining row."""
-        return self.rows * self.positions
+        return len(self.order) * len(self.positions)
 
     def join(self, row: int, position: int) -> None:
         """Number a place of a joining row, if it has no number yet."""
-        if (row, position) not in self._number:
-            self._number[row, position] = len(self._number)
-            self.joining.append((row, position))
+        if (row, position) not in self.joining:
+            self.joining[row, position] = self.first_joining + len(self.joining)
 
     def of(self, row: int, position: int) -> int | None:
         """The number of a place; None where the block does not write at it."""
-        return self._number.get((row, position))
+        if row not in self.order:
+            return self.joining.get((row, position))
+        if position not in self.positions:
+            return None
+        return self.order[row] * len(self.positions) + position - self.positions.start
 
 
 class RowForward(Forward):
@@ -178,6 +177,7 @@ class RowForward(Forward):
     # Rows join the batch
 
     def enter(self, layer: int, stream: Streams) -> MoreStreams:
+        """Let rows join that change the stream or a score of this layer, and put in their new streams."""
         joining = self.joining_at_input.get(layer)
         if joining:
             stream = self._join(stream, joining, self._copies_of_base(layer, len(joining)))
@@ -210,8 +210,8 @@ class RowForward(Forward):
         return stream
 
     def heads(self, layer: int, stream: Streams) -> tuple[Places, PlaceHeads]:
-        """Active rows attend. Rows that join here are the base run below, so what their heads read is the
-        base run's `z` with this layer's changes."""
+        """Active rows attend. Rows that join here equal the base run below this layer, so their `z` is the
+        base run's, with this layer's changes."""
         z = self._attend_all(layer, stream)
         positions = z.shape[2]
         places = stream[:, :, -positions:].flatten(1, 2)
@@ -253,7 +253,7 @@ class RowForward(Forward):
         above the block, except at their places."""
         places = self.places
         first = places.first_joining
-        active = stream[:, :first].unflatten(1, (places.rows, places.positions))
+        active = stream[:, :first].unflatten(1, (len(places.order), len(places.positions)))
         joining = self.joining_inside.get(layer)
         if not joining:
             return active

@@ -6,10 +6,9 @@
    ablation of the runs is another than `swap`, what it puts there takes the counterfactual's place
    (`Runs.ablated`).
 2. A wire is present with a weight: 1 or 0, or a number between them. Gradients flow through the weights. So
-   one backward pass says, for every wire of a circuit at once, what removing it would cost to first order,
-   and, for wires with weight 0, what adding them would bring.
-3. Weights are given for each input, so circuits run beside each other as copies of the inputs, and a
-   gradient is that of one pair alone.
+   one backward pass says, for every wire of a circuit at once, what removing it would cost to first order.
+3. Weights are given for each input. So several circuits run in one batch, each on a copy of the inputs, and
+   the gradient of each pair is its own.
 """
 
 from __future__ import annotations
@@ -26,19 +25,23 @@ from circuits.components import EMBED, SIDES, Component, Reader, Side
 from circuits.engine.cache import Cache
 from circuits.engine.edges import EdgeTable
 from circuits.engine.forward import Forward
-from circuits.engine.memory import BYTES, stream_bytes, streams_at_once
+from circuits.engine.memory import (
+    GRADIENT_BUDGET,
+    gradient_bytes,
+    stream_bytes,
+    streams_at_once,
+)
 from circuits.engine.rows import Row
 from circuits.engine.runs import Runs
 from circuits.engine.wire_table import Chosen, Numbers, WireTable
 from circuits.engine.wires import Progress, no_progress, stream_of
-from circuits.errors import ModelError, PromptError
+from circuits.errors import PromptError
 
 Places = Int[torch.Tensor, " pos"]  # the place of every position
 Weights = Float[torch.Tensor, "copy wire"]  # a copy is one input in one circuit
 Streams = Float[torch.Tensor, "copy pos d_model"]
+StreamHeads = Float[torch.Tensor, "copy pos head d_head"]
 Kept = Float[torch.Tensor, "circuit pair"]  # shares of the gap
-
-_GRADIENT_BYTES = 2**31  # that one backward pass may keep
 
 
 # The run of a circuit
@@ -47,8 +50,8 @@ _GRADIENT_BYTES = 2**31  # that one backward pass may keep
 class CircuitForward(Forward):
     """Copies of the inputs, each in a circuit of its own.
 
-    `wires` are the numbers of all wires that any of the circuits has. `copies` of the inputs run beside each
-    other: copy c of input i is c · inputs + i.
+    `wires` are the numbers of all wires that any of the circuits has. The batch holds so many `copies` of the
+    inputs: copy c of input i is number c · inputs + i.
     """
 
     def __init__(
@@ -119,28 +122,21 @@ class CircuitForward(Forward):
 
     # One block
 
-    def heads(self, layer: int, stream: Streams) -> tuple[Streams, Streams]:
-        """The heads of a layer that have wires read; what the others read is the counterfactual's. Here the
-        second of what is returned is not `z` but how far the heads' writes lie from the counterfactual's."""
+    def heads(self, layer: int, stream: Streams) -> tuple[Streams, StreamHeads]:
+        """Every head's output `z`. Heads with wires read; those without see the counterfactual, and their
+        output is the counterfactual's."""
         rows = self.table.edges.rows_of_heads(layer)
         numbers = self._numbers_of(rows).unflatten(0, (-1, len(SIDES)))  # (head, side)
-        active = (numbers >= 0).any(1).nonzero().flatten()  # heads with wires into any side
-        stored = self.ablated.layers[layer].z
-        if len(active):
-            read = self._read(layer, active.tolist(), numbers[active])
-            z = self._copied(stored).index_copy(2, active, read)
-            written = self.blocks[layer].head_writes(z)  # (copy, pos, head, d_model)
-            differences = written - self._copied(self.runs.ablated_head_writes(layer))
-        else:
-            heads = stored.shape[2]
-            differences = torch.zeros_like(stream)[:, :, None].expand(-1, -1, heads, -1)
-        for head, difference in enumerate(differences.unbind(2)):
-            self._wrote(Component(layer, "head", head), difference)
-        return stream, differences.sum(2)
+        reading = (numbers >= 0).any(1).nonzero().flatten()  # heads with wires into any side
+        self.any_head_reads = len(reading) > 0
+        z = self._copied(self.ablated.layers[layer].z)
+        if self.any_head_reads:
+            z = z.index_copy(2, reading, self._read(layer, reading.tolist(), numbers[reading]))
+        return stream, z
 
     def _read(
         self, layer: int, heads: list[int], numbers: Int[torch.Tensor, "head side"]
-    ) -> Float[torch.Tensor, "copy pos head d_head"]:
+    ) -> StreamHeads:
         """What some heads read, each of their sides from a stream of its own."""
         block = self.blocks[layer]
         stream = self._copied(self.ablated.layers[layer].pre)
@@ -153,8 +149,16 @@ class CircuitForward(Forward):
         query, key, value = sides["query"], sides["key"], sides["value"]
         return block.attend(query, key, value, queries=self.positions, heads=heads)[1]
 
-    def attention_write(self, layer: int, z: Streams) -> Streams:
-        return z  # the difference of the heads' writes, from `heads`
+    def attention_write(self, layer: int, z: StreamHeads) -> Streams:
+        """How far the heads' writes lie from the counterfactual's."""
+        if self.any_head_reads:
+            written = self.blocks[layer].head_writes(z)  # (copy, pos, head, d_model)
+            differences = written - self._copied(self.runs.ablated_head_writes(layer))
+        else:
+            differences = z.new_zeros(*z.shape[:3], self.runs.model.d_model)
+        for head, difference in enumerate(differences.unbind(2)):
+            self._wrote(Component(layer, "head", head), difference)
+        return differences.sum(2)
 
     def mlp_write(self, layer: int, stream: Streams) -> Streams:
         """How far the MLP's write lies from the counterfactual's."""
@@ -261,6 +265,7 @@ class KeptRuns:
         return kept
 
     def _kept(self, batch: PairBatch, circuits: Bool[torch.Tensor, "circuit wire"]) -> Kept:
+        """What these circuits keep on the pairs of one batch, all circuits in one run."""
         runs = batch.runs
         if not circuits.any() and runs.ablation.kind == "swap":
             # Without any wire the run is the counterfactual's.
@@ -287,7 +292,7 @@ class KeptRuns:
     def _circuits_at_once(
         self, batch: PairBatch, circuits: Bool[torch.Tensor, "circuit wire"]
     ) -> int:
-        """How many circuits run beside each other: every reader of a block has a stream of its own."""
+        """How many circuits run together: every reader of a block has a stream of its own."""
         runs = batch.runs
         in_layer = self.table.edges.readers_in_layer
         readers_of_wires = self.table.ends.reader[circuits.any(0)]
@@ -302,28 +307,31 @@ class KeptRuns:
         return streams_at_once(8 * runs.budget, len(runs.clean.tokens) * copy)
 
     def values(
-        self, chosen: Chosen, *, scales: Sequence[float] = (1.0,), absent: Chosen | None = None
+        self, chosen: Chosen, *, scales: Sequence[float] = (1.0,)
     ) -> Float[torch.Tensor, "wire pair"]:
         """What each wire of a circuit is worth on every pair, to first order: the share of the gap that would
-        be lost without it. Of wires in `absent`, the share that would be won with them. Gradients are
-        averaged over the circuit with all its weights scaled by each of `scales`."""
-        listed = chosen if absent is None else chosen | absent
-        wires = listed.nonzero().flatten()
+        be lost without it; 0 for wires that are not in the circuit. Gradients are averaged over the circuit
+        with all its weights scaled by each of `scales`."""
+        wires = chosen.nonzero().flatten()
         values = torch.zeros(len(chosen), self.pairs, dtype=torch.float64)
         for batch in self.batches:
             for runs, pairs in parts_in_memory(batch):
                 part = PairBatch(runs, pairs, batch.place_of)
                 for scale in scales:
-                    weights = scale * chosen[wires].to(runs.model.device, runs.model.dtype)
-                    gradient = self._gradient(part, wires, weights)
+                    one = torch.ones(
+                        len(wires), dtype=runs.model.dtype, device=runs.model.device
+                    )
+                    gradient = self._gradient(part, wires, scale * one)
                     values[wires[:, None], torch.tensor(pairs)] += gradient / len(scales)
         return values
 
     def _gradient(
         self, batch: PairBatch, wires: Numbers, weights: Float[torch.Tensor, " wire"]
     ) -> Float[torch.Tensor, "wire pair"]:
+        """The gradient of what is kept on each pair, with respect to the weights of these wires; all other
+        wires have the weight 0."""
         runs = batch.runs
-        check_gradients(runs)
+        runs.layout_for("gradients")
         with torch.inference_mode(False), torch.enable_grad():
             # Each pair has weights of its own, so the gradient of the sum is that of each pair alone.
             own = weights.repeat(len(batch.pairs), 1).requires_grad_()  # (pair, wire)
@@ -343,15 +351,6 @@ def _refuse_probes(batches: Sequence[tuple[Runs, list[int]]]) -> None:
         )
 
 
-def check_gradients(runs: Runs) -> None:
-    """Refuse runs through which no gradients flow."""
-    if runs.layout is None:
-        name = runs.model.name
-        raise ModelError(
-            f"gradients need the layout of {name}, which the fast path does not know"
-        )
-
-
 def shares_kept(runs: Runs, tops: Float[torch.Tensor, "circuit input read d_model"]) -> Kept:
     """The share of the gap that is kept in runs that end with these streams above the last block."""
     values = runs.mean_over_draws(runs.read_stream(tops.transpose(0, 1)))  # (pair, circuit)
@@ -362,7 +361,8 @@ def shares_kept(runs: Runs, tops: Float[torch.Tensor, "circuit input read d_mode
 def _shares_by_rows(
     runs: Runs, tops: Float[torch.Tensor, "circuit input read d_model"]
 ) -> Kept:
-    """The same where only the model's own forward can read the metric: the streams are put in as rows."""
+    """The share of the gap that is kept, where only the model's own forward can read the metric: the streams
+    are put in as rows."""
     read = tops.shape[2]
     positions = range(runs.length - read, runs.length)
     rows = []
@@ -377,11 +377,8 @@ def _shares_by_rows(
 def parts_in_memory(batch: PairBatch) -> Iterator[tuple[Runs, list[int]]]:
     """The pairs of a batch in parts whose backward pass fits into memory."""
     runs = batch.runs
-    model = runs.model
-    # Every layer keeps the differences of all writers below, once for the heads and once for the MLP.
-    writers = model.n_layers * (model.n_heads + 1)
-    pair = BYTES * runs.length * model.d_model * model.n_layers * (writers + 12 * model.n_heads)
-    step = max(1, _GRADIENT_BYTES // (pair * max(runs.draws)))
+    pair = max(runs.draws) * gradient_bytes(runs.model, runs.length)
+    step = streams_at_once(GRADIENT_BUDGET, pair)
     for first in range(0, len(batch.pairs), step):
         numbers = list(range(first, min(first + step, len(batch.pairs))))
         yield runs.only(numbers), [batch.pairs[number] for number in numbers]

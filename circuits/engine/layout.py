@@ -181,7 +181,7 @@ class Layout:
         return tuple(bound)
 
     def linearised(self) -> Layout:
-        """The same model with norm scales and attention weights held constant for gradients."""
+        """The model with norm scales and attention weights held constant for gradients."""
         return replace(
             self,
             blocks=tuple(block.linearised() for block in self.blocks),
@@ -308,8 +308,8 @@ def _window(config: Any, layer: int) -> int | None:
 
 
 def _joint_projection(attention: Any, *parts: Any) -> Callable[[Stream], torch.Tensor]:
-    """Queries, keys and values beside each other; in one product where the three are parts of one matrix in
-    memory (GPT-2's `c_attn`)."""
+    """The function that gives queries, keys and values, concatenated. Where the three matrices are parts of one
+    in memory (GPT-2's `c_attn`), it is one product."""
     joint = getattr(attention, "c_attn", None)
     if joint is not None:
         storage = joint.weight.untyped_storage().data_ptr()
@@ -386,7 +386,8 @@ def _rotation(rotary: Any, kind: str | None) -> Callable[[Stream], Rotation]:
 
 
 def _adjacent_rotation(table: torch.Tensor) -> Callable[[Stream], Rotation]:
-    """GPT-J keeps a table of sines beside cosines, one for each pair of neighbours."""
+    """The rotation of GPT-J, whose table (pos, 2 · pair) has the sines of all pairs of neighbours, then their
+    cosines."""
 
     def rotation(stream: Stream) -> Rotation:
         of_pairs = table[: stream.shape[-2]].to(stream)  # (pos, sines and cosines)

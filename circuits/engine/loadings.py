@@ -22,7 +22,6 @@ from circuits.engine.forward import PlaceHeads, Places, RowForward, Streams
 from circuits.engine.layout import Layout, PromptBlock
 from circuits.engine.rows import Direction, Row
 from circuits.engine.runs import Runs
-from circuits.errors import ModelError
 
 MOST_EDGES: Final = 20_000
 Edges = Float[torch.Tensor, "layer head query key"]
@@ -44,12 +43,10 @@ def loadings_of(runs: Runs, key: int, query: int) -> Float[torch.Tensor, "layer 
 
 
 def _loadings(runs: Runs, queries: slice, keys: slice, of: Of) -> Edges:
-    if runs.layout is None:
-        raise ModelError(
-            f"loadings need the layout of {runs.model.name}, which the fast path does not know"
-        )
+    """The loadings of the edges between these keys and these queries."""
+    layout = runs.layout_for("loadings")
     by_layer = []
-    for layer, gradient in _gradients(runs, runs.layout):
+    for layer, gradient in _gradients(runs, layout):
         with torch.inference_mode():
             clean = runs.clean.cache.layers[layer]
             parts = _products(clean, gradient, queries, keys)

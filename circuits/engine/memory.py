@@ -2,7 +2,8 @@
 
 What passes through a block at once is a batch of streams (rows, copies of a prompt, what readers see). The
 batch is cut so that all of it fits into the budget. The default is about the size of a processor's cache:
-larger batches are no faster. `plan_memory` says beforehand what a measurement keeps and how it is cut.
+larger batches are no faster. A backward pass keeps what it computed, so it has a larger budget of its own
+(`GRADIENT_BUDGET`). `plan_memory` says beforehand what a measurement keeps and how it is cut.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from pathlib import Path
 from typing import Final, Protocol
 
 BUDGET: Final = 32 * 2**20  # bytes that one batch of streams may take
+GRADIENT_BUDGET: Final = 2**31  # bytes that one backward pass may keep
 # d_model-sized vectors a position needs in a block: q, k, v, z, writes, MLP.
 VECTORS_A_POSITION: Final = 16
 # d_model-sized vectors kept of a layer and position: stream, q, k, v, z, and two writes.
 VECTORS_A_RUN: Final = 7
+# d_model-sized vectors a position that each head keeps for a backward pass, about: the streams of its three
+# sides, and what the norm makes of them.
+VECTORS_A_GRADIENT: Final = 12
 SCORES_A_STREAM: Final = 3  # copies of the scores in a block: products, softmax and gate
 # Of a number: half precision is counted as single, which errs on the safe side.
 BYTES: Final = 4
@@ -82,7 +87,7 @@ def plan_memory(
 ) -> MemoryPlan:
     """What the runs of so many inputs of this length take, and how rows that change all positions are cut.
     The plain path keeps attention weights, and computes the logits at every position."""
-    run = run_bytes(model, length, plain=plain)
+    run = _run_bytes(model, length, plain=plain)
     row = inputs * stream_bytes(
         d_model=model.d_model,
         heads=model.n_heads,
@@ -92,11 +97,19 @@ def plan_memory(
     return MemoryPlan(run, 2 * inputs * run, row, streams_at_once(budget, row))
 
 
-def run_bytes(model: ModelSizes, length: int, *, plain: bool = False) -> int:
+def _run_bytes(model: ModelSizes, length: int, *, plain: bool) -> int:
     """Bytes that one kept run of one input takes."""
     vectors = VECTORS_A_RUN * length * model.d_model
     scores = model.n_heads * length * length if plain else 0
     return BYTES * model.n_layers * (vectors + scores)
+
+
+def gradient_bytes(model: ModelSizes, length: int) -> int:
+    """Bytes that a circuit of wires keeps of one input for its backward pass."""
+    # Every layer keeps the differences of all writers below, once for the heads and once for the MLP.
+    writers = model.n_layers * (model.n_heads + 1)
+    vectors = length * (writers + VECTORS_A_GRADIENT * model.n_heads)
+    return BYTES * model.n_layers * model.d_model * vectors
 
 
 def windows(queries: int, scores_a_query: int, budget: int) -> list[slice]:

@@ -22,10 +22,9 @@ from circuits.components import Component, Reader, components
 from circuits.engine.block import Block
 from circuits.engine.cache import Cache
 from circuits.engine.memory import BYTES, streams_at_once
-from circuits.engine.rows import Change, Direction, Given, Row
+from circuits.engine.rows import Change, Given, Row
 from circuits.engine.runs import Effects, Runs
 from circuits.engine.wires import stream_of, writes_of
-from circuits.errors import ModelError
 
 Activations = Float[torch.Tensor, "input pos unit"]
 
@@ -79,10 +78,7 @@ class MlpNeurons:
 
 def block_of(runs: Runs, layer: int) -> Block:
     """The block of a layer; an error where the layout is not known."""
-    if runs.layout is None:
-        unknown = f"the fast path does not know the layout of {runs.model.name}"
-        raise ModelError(f"{unknown}, so its neurons cannot be told apart")
-    return runs.layout.blocks[layer]
+    return runs.layout_for("the effects of single neurons").blocks[layer]
 
 
 @dataclass(frozen=True)
@@ -109,43 +105,39 @@ class UnitRuns:
         return self.runs.clean.cache if clean else self.runs.counterfactual.cache
 
     @torch.inference_mode()
-    def effects(
-        self, groups: Sequence[Sequence[int]], *, direction: Direction = "swap"
-    ) -> Effects:
+    def effects(self, groups: Sequence[Sequence[int]]) -> Effects:
         """The effect of each group of units, swapped together at all positions."""
-        base_is_clean = direction != "restore"
-        own = self.activations(clean=base_is_clean)
-        change = self.activations(clean=not base_is_clean) - own
+        change = self.activations(clean=False) - self.activations(clean=True)
         block = block_of(self.runs, self.layer)
         # Not the units' sum: what a transcoder does not explain stays as it is.
-        written = block.mlp(block.mlp_norm(self._read(clean=base_is_clean)))
-        row = BYTES * written.numel()
-        step = streams_at_once(self.runs.budget, row)
+        output = block.mlp_output(self._read(clean=True))  # (input, pos, d_model)
+        step = streams_at_once(self.runs.budget, BYTES * output.numel())
         parts = []
         for first in range(0, len(groups), step):
             some = groups[first : first + step]
-            added = torch.stack([self._write_of(change, group) for group in some], 1)
-            new = block.mlp_added(written[:, None] + added)  # (input, group, pos, d_model)
+            added = torch.stack([self._change_of(change, group) for group in some], 1)
+            new = block.mlp_added(output[:, None] + added)  # (input, group, pos, d_model)
             given: Given = {"mlp": new.flatten(1, 2)}
             rows = [self._row(number) for number in range(len(some))]
-            parts.append(self.runs.effects(rows, direction=direction, given=given))
+            parts.append(self.runs.effects(rows, direction="swap", given=given))
         return torch.cat(parts)
 
-    def _write_of(
+    def _change_of(
         self, change: Activations, group: Sequence[int]
     ) -> Float[torch.Tensor, "input pos d_model"]:
-        """How the MLP's write changes when these units do."""
+        """How the MLP's output changes when the activations of these units change by so much."""
         chosen = list(group)
         return change[..., chosen] @ self.units.directions[chosen]
 
     def _row(self, number: int) -> Row:
+        """The row whose MLP writes, at every position, the values of group `number`."""
         first = number * len(self.positions)
         return Row.of_given(self.layer, self.positions, "mlp", first=first)
 
-    def whole_effect(self, *, direction: Direction = "swap") -> Effects:
-        """The effect of all that the MLP writes at these positions."""
+    def whole_effect(self) -> Effects:
+        """The effect of all that the MLP writes at these positions, swapped."""
         row = Row(tuple(Change(self.layer, position, "mlp") for position in self.positions))
-        return self.runs.effects([row], direction=direction)
+        return self.runs.effects([row], direction="swap")
 
     @torch.inference_mode()
     def readings(
@@ -158,12 +150,14 @@ class UnitRuns:
         listed = components(layers=runs.model.n_layers, heads=runs.model.n_heads)
         parallel = runs.blocks[0].parallel
         writers = tuple(each for each in listed if reader.sees(each, parallel=parallel))
-        norm = block_of(runs, self.layer).mlp_norm
+        block = block_of(runs, self.layer)
         clean, other = self._read(clean=True), self._read(clean=False)
-        clean_parts = norm.linear(self._parts(writers, clean, clean=True), clean[:, :, None])
-        other_parts = norm.linear(self._parts(writers, other, clean=False), other[:, :, None])
+        clean_parts = block.mlp_input_by_part(self._parts(writers, clean, clean=True), clean)
+        other_parts = block.mlp_input_by_part(self._parts(writers, other, clean=False), other)
         difference = clean_parts - other_parts  # (input, pos, part, d_model)
-        by_part = self.units.changes_by_part(norm(clean), norm(other), difference, units)
+        by_part = self.units.changes_by_part(
+            block.mlp_input(clean), block.mlp_input(other), difference, units
+        )
         return writers, by_part.sum(1).mean(0)
 
     def _parts(

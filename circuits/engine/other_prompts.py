@@ -14,7 +14,8 @@ from jaxtyping import Float, Int
 
 from circuits.engine.batches import run_rows
 from circuits.engine.cache import Replacement
-from circuits.engine.memory import stream_bytes, streams_at_once
+from circuits.engine.memory import streams_at_once
+from circuits.engine.plain import copy_bytes
 from circuits.engine.prepare import noise_draws
 from circuits.engine.rows import Given, Row
 from circuits.engine.runs import Runs
@@ -69,11 +70,8 @@ def _rows(
 
 def _parts(runs: Runs, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """As many whole prompts at a time as the budget holds, for the model's own forward."""
-    model = runs.model
-    each = stream_bytes(
-        d_model=model.d_model, heads=model.n_heads, length=runs.length, vocab=model.vocab_size
-    )
-    return tokens.to(model.device).split(streams_at_once(runs.budget, each))
+    step = streams_at_once(runs.budget, copy_bytes(runs.model, runs.length))
+    return tokens.to(runs.model.device).split(step)
 
 
 @torch.inference_mode()

@@ -77,6 +77,7 @@ def run(
 
 
 def _layer(model: Model, kept: Mapping[str, torch.Tensor]) -> Layer:
+    """What was kept at the hooks of one block, with values repeated for every head that reads them."""
     value = kept["attn.hook_v"]
     sharing = model.n_heads // value.shape[2]  # heads that share one value
     z = kept["attn.hook_z"]
@@ -132,6 +133,7 @@ class HookedRows:
     def logits(
         self, tokens: Tokens, noise: Noises
     ) -> Float[torch.Tensor, "input row pos vocab"]:
+        """The logits of every row at every position."""
         count = len(self.rows)
         if noise is not None:
             noise = repeat(noise, "i t d -> (i r) t d", r=count)

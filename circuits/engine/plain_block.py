@@ -50,6 +50,7 @@ class PlainBlock:
         return is_parallel(self.model.bridge)
 
     def project(self, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
+        """Set the stream at the block's input, and read queries, keys and values at their hooks."""
         names = [
             self._hook("attn.hook_q"),
             self._hook("attn.hook_k"),
@@ -166,6 +167,8 @@ class PlainBlock:
     def _forward_some(
         self, edits: Mapping[str, torch.Tensor], wanted: Sequence[str]
     ) -> list[torch.Tensor]:
+        """What `_forward` returns, for copies that run together."""
+        # What the tokens are does not matter: all that is read follows from the values that are set.
         caught: dict[str, torch.Tensor] = {}
 
         def put(tensor: torch.Tensor, hook: Any, *, value: torch.Tensor) -> torch.Tensor:

@@ -41,8 +41,18 @@ _ROUNDINGS: Final = 4  # roundings of the dtype that are allowed where that is m
 _MUCH_MEMORY: Final = 2**30  # bytes that are worth a warning
 _LONG: Final = 60.0  # seconds that are worth a warning
 _CHEAPER: Final = "a shorter prompt, fewer pairs, or a swap instead of noise takes less"
-# What is known of each model: the longest prompt verified, its layout, and how many seconds that run took.
-_layouts: WeakKeyDictionary[Model, tuple[int, Layout | None, float]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class _VerifiedLayout:
+    """A layout that was read off a model and compared with the model's own logits."""
+
+    longest: int  # tokens of the longest prompt on which they were compared
+    layout: Layout | None  # None where a run of ours did not give the model's logits
+    seconds: float  # that our run of this prompt took
+
+
+_verified: WeakKeyDictionary[Model, _VerifiedLayout] = WeakKeyDictionary()
 
 
 def prepare(
@@ -91,6 +101,7 @@ def prepare(
 
 
 def _check_metrics(pairs: Sequence[Pair], runs: Runs) -> None:
+    """Refuse metrics that cannot be read in one batch, or not on the plain path."""
     if len({pair.metric.kind for pair in pairs}) > 1:
         raise PromptError("pairs that are run together have the same kind of metric")
     layers = {pair.metric.probe.layer for pair in pairs if pair.metric.probe is not None}
@@ -104,6 +115,7 @@ def _check_metrics(pairs: Sequence[Pair], runs: Runs) -> None:
 
 
 def _check_gaps(runs: Runs, smallest: float) -> None:
+    """Refuse a pair whose gap is too small to divide by."""
     for pair, gap in zip(runs.pairs, runs.gap.tolist(), strict=True):
         if not abs(gap) >= smallest:  # also where it is not a number
             small = f"the counterfactual changes {pair.metric} by only {gap:.2g}, too little to divide by"
@@ -113,6 +125,8 @@ def _check_gaps(runs: Runs, smallest: float) -> None:
 
 
 def _check_together(pairs: Sequence[Pair], family: Sequence[Pair]) -> None:
+    """Refuse pairs that differ in what one batch must share: the number of tokens, of the prompts and of the
+    answers."""
     if not pairs:
         raise PromptError("there is no pair to run")
     lengths = {len(pair) for pair in (*pairs, *family)}
@@ -137,13 +151,16 @@ def _run(
     offload: bool,
 ) -> Runs:
     """Run the pairs; `averaged` are the prompts whose mean is wanted, if any."""
-    noises = _noises_of(pairs, ablation)
-    draws = tuple(1 if noise is None else noise.draws for noise in noises)
+    noises = [_noise_of_counterfactual(pair) for pair in pairs]
+    ablation_noises = noises
+    if ablation.kind == "noise":
+        ablation_noises = [_noise_of_ablation(pair) for pair in pairs]
+    # A pair has one input, or one for each draw of its noise.
+    draws = tuple(1 if noise is None else noise.draws for noise in ablation_noises)
     length = len(pairs[0])
     read = pairs[0].metric.positions_read
     clean_tokens, other_tokens = _tokens_of(model, pairs, draws)
-    is_counterfactual = [isinstance(pair.counterfactual, Noise) for pair in pairs]
-    noise = _noise(model, length, draws, noises, is_counterfactual)
+    noise = _noise_on_inputs(model, length, draws, noises)
     _warn_of_memory(model, length, sum(draws))
     layout = None if path == "plain" else known_layout(model, clean_tokens[:1])
     if path == "fast" and layout is None:
@@ -160,8 +177,8 @@ def _run(
         tokens = torch.tensor([prompt.tokens for prompt in averaged], device=model.device)
         family = keeper.cache(tokens, None)
     if ablation.kind == "noise":
-        everywhere = _noise(model, length, draws, noises, [True] * len(pairs))
-        noisy = keeper.cache(clean_tokens, everywhere)
+        on_every_pair = _noise_on_inputs(model, length, draws, ablation_noises)
+        noisy = keeper.cache(clean_tokens, on_every_pair)
     return Runs(
         model,
         tuple(pairs),
@@ -252,37 +269,29 @@ def _tokens_of(
 # Noise on embeddings
 
 
-def _noises_of(pairs: Sequence[Pair], ablation: Ablation) -> list[Noise | None]:
-    """The noise of each pair: its counterfactual or, where the ablation is noise, noise on the tokens at which
-    the pair differs. None where a pair has none."""
-    noises: list[Noise | None] = []
-    for pair in pairs:
-        if isinstance(pair.counterfactual, Noise):
-            noises.append(pair.counterfactual)
-        elif ablation.kind == "noise":
-            noises.append(Noise(pair.differs_at))
-        else:
-            noises.append(None)
-    return noises
+def _noise_of_counterfactual(pair: Pair) -> Noise | None:
+    """The noise that is a pair's counterfactual; None where that is a prompt."""
+    return pair.counterfactual if isinstance(pair.counterfactual, Noise) else None
 
 
-def _noise(
-    model: Model,
-    length: int,
-    draws: Sequence[int],
-    noises: Sequence[Noise | None],
-    wanted: Sequence[bool],
+def _noise_of_ablation(pair: Pair) -> Noise:
+    """The noise that ablation by noise takes: the pair's own, or noise on the tokens at which it differs."""
+    return _noise_of_counterfactual(pair) or Noise(pair.differs_at)
+
+
+def _noise_on_inputs(
+    model: Model, length: int, draws: Sequence[int], noises: Sequence[Noise | None]
 ) -> Float[torch.Tensor, "input pos d_model"] | None:
-    """The noise on the embeddings of every input: 0 for the pairs where it is not wanted. None where it is
-    wanted for no pair."""
-    if not any(wanted):
+    """The noise on the embeddings of every input, given that of each pair: 0 for a pair without noise. None
+    where no pair has any."""
+    if all(noise is None for noise in noises):
         return None
     # OPT embeds into fewer dimensions than its stream has.
     width = model.bridge.W_E.shape[-1]
     parts = []
-    for count, noise, is_wanted in zip(draws, noises, wanted, strict=True):
+    for count, noise in zip(draws, noises, strict=True):
         drawn = torch.zeros(count, length, width, device=model.device, dtype=model.dtype)
-        if is_wanted and noise is not None:
+        if noise is not None:
             drawn[:, list(noise.positions)] = noise_draws(model, noise)
         parts.append(drawn)
     return torch.cat(parts)
@@ -307,16 +316,17 @@ def known_layout(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> Layout | No
     the model's own, and for a model on several devices, which only its own forward can run."""
     if model.is_split:
         return None
-    longest, layout, _ = _layouts.get(model, (0, None, 0.0))
-    never_read = longest == 0
+    length = probe.shape[1]
+    known = _verified.get(model)
     # A layout that failed on a shorter prompt is not tried again.
-    if probe.shape[1] > longest and (never_read or layout is not None):
-        layout, seconds = _verified_layout(model, probe)
-        _layouts[model] = (probe.shape[1], layout, seconds)
-    return layout
+    if known is None or (known.layout is not None and length > known.longest):
+        layout, seconds = _verify_layout(model, probe)
+        known = _VerifiedLayout(length, layout, seconds)
+        _verified[model] = known
+    return known.layout
 
 
-def _verified_layout(
+def _verify_layout(
     model: Model, probe: Int[torch.Tensor, "1 pos"]
 ) -> tuple[Layout | None, float]:
     """The layout, if a run of ours gives the model's logits, and how many seconds the run took."""
@@ -355,8 +365,10 @@ def memory_warning(length: int, needed: int, free: int | None) -> str | None:
 
 
 def _warn_of_time(model: Model, length: int, inputs: int) -> None:
-    longest, _, seconds = _layouts.get(model, (length, None, 0.0))
-    seconds_a_run = seconds * length / longest
+    known = _verified.get(model)
+    if known is None:  # the plain path was asked for
+        return
+    seconds_a_run = known.seconds * length / known.longest
     warning = time_warning(length, 2 * inputs * seconds_a_run)  # clean and counterfactual
     if warning is not None:
         warnings.warn(warning, stacklevel=5)

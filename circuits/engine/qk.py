@@ -8,15 +8,15 @@ to it. This is a reading: it stands beside effects and never replaces them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 
-from circuits.components import Component, Head, Side, components
-from circuits.engine.block import Block
+from circuits.components import Component, Head, components
+from circuits.engine.layout import PromptBlock
 from circuits.engine.runs import Runs
 from circuits.engine.wires import writes_of
-from circuits.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,29 +31,26 @@ class ScoreParts:
 @torch.inference_mode()
 def score_parts(runs: Runs, head: Head, key: int, query: int) -> ScoreParts:
     """The parts of a head's score on key → query in the clean run of the first pair."""
-    if runs.layout is None:
-        name = runs.model.name
-        raise ModelError(
-            f"QK attribution needs the layout of {name}, which the fast path does not know"
-        )
+    layout = runs.layout_for("the parts of a score")
     one = runs.first_input()
-    block = runs.layout.blocks[head.layer]
     stored = one.clean.cache.layers[head.layer]
     assert stored.query is not None and stored.key is not None
+    block = layout.on_prompt(one.clean.cache.final)[head.layer]
     every = components(layers=runs.model.n_layers, heads=runs.model.n_heads)
     below = tuple(writer for writer in every if writer.layer < head.layer)
-    queries = _parts_of_side(one, block, head, below, "query", query)
-    keys = _parts_of_side(one, block, head, below, "key", key)
+    queries = _side_by_writer(one, block, head, below, "query", query)
+    keys = _side_by_writer(one, block, head, below, "key", key)
+    scale = block.block.scale
     score = stored.query[0, head.index, query] @ stored.key[0, head.index, key]
-    return ScoreParts(float(score * block.scale), below, queries @ keys.T * block.scale)
+    return ScoreParts(float(score * scale), below, queries @ keys.T * scale)
 
 
-def _parts_of_side(
+def _side_by_writer(
     runs: Runs,
-    block: Block,
+    bound: PromptBlock,
     head: Head,
     writers: tuple[Component, ...],
-    side: Side,
+    side: Literal["query", "key"],
     position: int,
 ) -> Float[torch.Tensor, "writer d_head"]:
     """Each writer's part of the head's query (or key) at a position, and last the part of the biases: those
@@ -66,25 +63,6 @@ def _parts_of_side(
     silent = torch.zeros_like(cache.layers[0].z[:1, at])
     for layer in range(head.layer):
         biases = biases + runs.blocks[layer].write(silent)[0]
-    # (writer + 1, d_model)
-    normed = block.attention_norm.linear(torch.cat((written, biases)), stream)
-
-    def project(
-        parts: Float[torch.Tensor, "part d_model"],
-    ) -> Float[torch.Tensor, "part d_head"]:
-        return block.project_side(parts[:, None, None], side, [head.index])[:, 0, 0]
-
-    # `project` adds the projection's bias to each part; it belongs to the biases alone.
-    nothing = torch.zeros_like(stream)
-    parts = project(normed) - project(nothing)
-    norm_bias = (
-        nothing if block.attention_norm.bias is None else block.attention_norm.bias[None]
-    )
-    parts[-1] += project(norm_bias)[0]
-    norm = block.query_norm if side == "query" else block.key_norm
-    if norm is not None:
-        parts = norm.linear(parts, parts.sum(0, keepdim=True))
-    if block.rotation is None:
-        return parts
-    rotation = block.rotation(cache.final)[:, at]
-    return block.rotate(parts[:, None, None], rotation)[:, 0, 0]
+    parts = torch.cat((written, biases))  # (writer + 1, d_model), which add up to the stream
+    rotation = None if bound.rotation is None else bound.rotation[:, at]
+    return bound.block.side_by_part(parts, stream, side, head.index, rotation)

@@ -26,11 +26,8 @@ class Reach:
     layers: int  # blocks below what the metric reads
     is_probe: bool  # the metric reads the stream at the input of layer `layers`
 
-    def that_matter(self, row: Row) -> Row:
-        """The row without changes that cannot matter."""
-        return row.only(self._matters)
-
-    def _matters(self, change: Change) -> bool:
+    def matters(self, change: Change) -> bool:
+        """Whether a change can change what the metric reads."""
         is_own = change.given < 0
         if is_own and change.position < self.first_changed:
             return False

@@ -21,7 +21,7 @@ from circuits.errors import EdgeError
 # The kinds of ablation (`engine.ablation` says what each is).
 Direction = Literal["swap", "restore", "zero", "mean", "knockout", "noise"]
 DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
-# Those that change nothing where both prompts are the same.
+# Those that put in values of another run of the same pair. Where both prompts are the same, they change nothing.
 OF_PAIR: Final[tuple[Direction, ...]] = ("swap", "restore", "noise")
 Site = Literal["edge", "head", "attention", "mlp", "residual"]
 Indices = Int[torch.Tensor, " change"]

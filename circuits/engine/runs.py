@@ -19,7 +19,7 @@ from circuits.engine.layout import AnyBlock, Layout
 from circuits.engine.memory import BYTES, MemoryPlan, plan_memory, streams_at_once
 from circuits.engine.reach import Reach, changed_inputs, without_heads
 from circuits.engine.rows import OF_PAIR, Direction, Given, Row, check_rows
-from circuits.errors import PromptError
+from circuits.errors import ModelError, PromptError
 from circuits.models.model import Model
 from circuits.prompts import Metric, Noise, Pair
 
@@ -95,6 +95,15 @@ class Runs:
         """Which path measures the rows."""
         return "plain" if self.layout is None else "fast"
 
+    def layout_for(self, what: str) -> Layout:
+        """The model's layout; an error that says what needs it where it is not known."""
+        if self.layout is None:
+            name = self.model.name
+            raise ModelError(
+                f"{what} need the layout of {name}, which the fast path does not know"
+            )
+        return self.layout
+
     @property
     def length(self) -> int:
         """How many tokens each prompt has."""
@@ -130,6 +139,11 @@ class Runs:
             return self.layout.on_prompt(self.clean.cache.final)
         return plain_block.blocks_of(self.model, self.length, self.budget)
 
+    def inputs_of(self, pair: int) -> range:
+        """The numbers of a pair's inputs: one, or one for each draw of its noise."""
+        first = sum(self.draws[:pair])
+        return range(first, first + self.draws[pair])
+
     # Measuring
 
     @torch.no_grad()
@@ -146,7 +160,7 @@ class Runs:
     def predictions(self, pair: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The logits at the last position of one pair, clean and counterfactual. Noise has no single
         prediction: None."""
-        first = sum(self.draws[:pair])  # the pair's first input
+        first = self.inputs_of(pair).start
         clean = self.clean.logits[first, -1]
         if isinstance(self.pairs[pair].counterfactual, Noise):
             return clean, None
@@ -180,10 +194,16 @@ class Runs:
         """The metric of every row on every input. A row that cannot change anything is not run: its value is
         exactly that of the base run."""
         direction = direction or self.ablation.kind
-        self.check(rows, direction)
+        check_rows(
+            rows,
+            direction=direction,
+            layers=self.model.n_layers,
+            heads=self.model.n_heads,
+            length=self.length,
+        )
         base = self.base(direction)
         new = replace(self.replacement(direction), given=given or {})
-        rows = self._that_matter(rows, direction)
+        rows = self._without_idle_changes(rows, direction)
         values = self._value(base).expand(-1, len(rows)).clone()
         changed = changed_inputs(rows, base.cache, new, knockout=direction == "knockout")
         to_run = changed.any(0).nonzero().flatten().tolist()  # rows that change any input
@@ -192,17 +212,8 @@ class Runs:
             values[:, to_run] = torch.where(changed[:, to_run], measured, values[:, to_run])
         return values
 
-    def check(self, rows: Sequence[Row], direction: Direction) -> None:
-        """Refuse rows that do not exist in this model and prompt."""
-        sizes = {
-            "layers": self.model.n_layers,
-            "heads": self.model.n_heads,
-            "length": self.length,
-        }
-        check_rows(rows, direction=direction, **sizes)
-
-    def _that_matter(self, rows: Sequence[Row], direction: Direction) -> list[Row]:
-        """The rows without changes that cannot matter, in a model without its absent heads."""
+    def _without_idle_changes(self, rows: Sequence[Row], direction: Direction) -> list[Row]:
+        """The rows, in a model without its absent heads, without the changes that cannot change the metric."""
         reach = Reach(
             first_changed=self.first_changed(direction),
             first_read=self.length - self.metric.positions_read,
@@ -215,7 +226,7 @@ class Runs:
             if self.absent:
                 swapped = direction != "restore"
                 row = without_heads(row, self.absent, every_position, swapped=swapped)
-            kept.append(reach.that_matter(row))
+            kept.append(row.only(reach.matters))
         return kept
 
     @torch.inference_mode()
@@ -238,8 +249,7 @@ class Runs:
             return self
         inputs = []
         for pair in pairs:
-            first = sum(self.draws[:pair])
-            inputs += range(first, first + self.draws[pair])
+            inputs += self.inputs_of(pair)
         chosen = self._of_inputs(inputs)
         draws = tuple(self.draws[pair] for pair in pairs)
         return replace(chosen, pairs=tuple(self.pairs[pair] for pair in pairs), draws=draws)
@@ -254,7 +264,7 @@ class Runs:
         """The first input of each pair alone, for what only the clean runs decide."""
         if all(draws == 1 for draws in self.draws):
             return self
-        firsts = [sum(self.draws[:pair]) for pair in range(len(self.pairs))]
+        firsts = [self.inputs_of(pair).start for pair in range(len(self.pairs))]
         return replace(self._of_inputs(firsts), draws=(1,) * len(firsts))
 
     def _of_inputs(self, inputs: Sequence[int]) -> Runs:
@@ -315,6 +325,7 @@ class Runs:
     def _run_rows(
         self, rows: Sequence[Row], base: Run, new: Replacement, direction: Direction
     ) -> Values:
+        """The metric of rows on top of a base run, on the path that these runs take."""
         knockout = direction == "knockout"
         if self.layout is None:
             logits = plain.run_rows(

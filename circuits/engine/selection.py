@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Bool, Float
 
 from circuits.components import ROUNDING, Edge, Head
-from circuits.engine.cache import Cache
 from circuits.engine.rows import Direction, Row
 from circuits.engine.runs import Runs
 
@@ -78,7 +77,12 @@ def select_over(
     among: Collection[Head] | None = None,
     progress: Callable[[float], None] = lambda reached: None,
 ) -> Path:
-    """One path for the pairs of all parts, chosen by the mean over pairs; else as `select`."""
+    """One path for the pairs of all parts, chosen by the mean over pairs. It ends when it reaches `share` of
+    the total or when no head helps.
+
+    `effects` are those of the single heads, `totals` those of all heads together; both were measured before.
+    Heads that are not `among` these are not tried. `progress` is called with the share that is reached.
+    """
     single = effects.double().cpu()
     total = float(totals.double().mean())
     if total < LEAST_TOTAL:
@@ -105,29 +109,19 @@ def select(
     effects: Float[torch.Tensor, "head pair"],
     totals: Float[torch.Tensor, " pair"],
     share: float = 1.0,
-    together: bool = False,
     among: Collection[Head] | None = None,
-    progress: Callable[[float], None] = lambda reached: None,
 ) -> list[Path]:
-    """One path for each pair, or with `together` one for all of them, chosen by the mean over pairs. A path
-    ends when it reaches `share` of the total or when no head helps.
-
-    `effects` are those of the single heads, `totals` those of all heads together; both were measured before.
-    Heads that are not `among` these are not tried.
-    """
-    count = len(runs.pairs)
-    groups = [list(range(count))] if together else [[pair] for pair in range(count)]
+    """One path for each pair alone; else as `select_over`."""
     paths = []
-    for pairs in groups:
-        part = Mapped(runs.only(pairs), key, query)
+    for pair in range(len(runs.pairs)):
+        part = Mapped(runs.only([pair]), key, query)
         paths.append(
             select_over(
                 [part],
-                effects=effects[:, pairs],
-                totals=totals[pairs],
+                effects=effects[:, [pair]],
+                totals=totals[[pair]],
                 share=share,
                 among=among,
-                progress=progress,
             )
         )
     return paths
@@ -135,17 +129,13 @@ def select(
 
 def _has_message(part: Mapped) -> Bool[torch.Tensor, " head"]:
     """Heads with any message: a weight above zero in the clean run, or another one in the counterfactual."""
-    clean = _weights(part.runs, part.runs.clean.cache, part.key, part.query)
-    other = _weights(part.runs, part.runs.counterfactual.cache, part.key, part.query)
+    runs = part.runs
+    clean = runs.mean_over_draws(runs.clean.cache.weights_on_edge(part.key, part.query))
+    other = runs.mean_over_draws(
+        runs.counterfactual.cache.weights_on_edge(part.key, part.query)
+    )
     has_message = (clean > 0) | (clean != other)  # (pair, head)
     return has_message.any(0).cpu()
-
-
-def _weights(
-    runs: Runs, cache: Cache, key: int, query: int
-) -> Float[torch.Tensor, "pair head"]:
-    by_layer = [layer.pattern_at(query)[:, :, key] for layer in cache.layers]
-    return runs.mean_over_draws(torch.cat(by_layer, 1))
 
 
 def _path(
@@ -157,6 +147,8 @@ def _path(
     total: float,
     progress: Callable[[float], None],
 ) -> Path:
+    """Add the best of the candidates until the goal is reached or none helps. `single` are the effects of each
+    head alone, with which the first step chooses; `joint_of` measures sets of heads together."""
     path: Path = []
     reached = 0.0
     joint = single

@@ -47,6 +47,7 @@ class KeptRun(RowForward):
         return Cache(layers, final)
 
     def step(self, layer: int, stream: Streams) -> Streams:
+        """Take the prompts through one block and keep it: the methods below note what passes through them."""
         above = super().step(layer, stream)
         kept = Layer(
             pre=self._whole(layer, "pre", stream[:, 0]),
@@ -85,7 +86,7 @@ class KeptRun(RowForward):
         return torch.cat((base[:, : self.start], own), 1)
 
     def _by_head(self, layer: int, name: str, own: RowHeads) -> torch.Tensor:
-        """The same as (input, head, pos, d_head)."""
+        """Queries, keys or values as (input, head, pos, d_head) at all positions, as `_whole` has them."""
         own = rearrange(own[:, 0], "i p h d -> i h p d")
         if self.base is None:
             return own.contiguous()

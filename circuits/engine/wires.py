@@ -30,7 +30,7 @@ DIRECTIONS_OF_WIRES: Final[tuple[Direction, ...]] = ("swap", "restore", "zero", 
 Writes = Float[torch.Tensor, "input writer pos d_model"]
 WireEffects = Float[torch.Tensor, "wire pair"]
 Progress = Callable[[int, int], None]
-_ROW_BYTES: Final = 4096  # about what a row takes beside its values
+_ROW_BYTES: Final = 4096  # about what a row takes in addition to its values
 
 
 def no_progress(done: int, total: int) -> None:
@@ -376,7 +376,7 @@ class _Readers:
         new: Float[torch.Tensor, "input writer pos head d_head"],
         heads: list[int],
     ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """Let heads attend with one new side, at the wire's positions, beside the other two of this run.
+        """Let heads attend with one side changed at the wire's positions, and the other two as in this run.
         Returns the attention weights (input, writer, head, query, key), the outputs (input, writer, query,
         head, d_head), and the queries at which these change."""
         layer = wire.reader.layer

@@ -40,10 +40,10 @@ from circuits.prompts import (
 )
 from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.asked import Asked
-from circuits.tracing.inputs import Position, run_asked, to_asked
+from circuits.tracing.inputs import run_asked, to_asked
 from circuits.tracing.judge import judge_each, together
 from circuits.tracing.measure import measured_model, tells_sides
-from circuits.tracing.parts import FamilyControl, MeasuredModel, QuestionControl
+from circuits.tracing.parts import FamilyControl, MeasuredModel, Position, QuestionControl
 from circuits.tracing.trace import package_versions
 from circuits.tracing.trust import notes_on
 
@@ -230,8 +230,7 @@ def positions_of(
     if isinstance(names, str) or not names:
         raise PromptError("positions is a list of indices or tokens, such as [5, -1]")
     prompt = runs.pairs[0].clean
-    position_of = roles or {}
-    return tuple(prompt.position(position_of.get(str(name), name)) for name in names)
+    return tuple(prompt.position(name, roles) for name in names)
 
 
 def measure(

@@ -32,8 +32,9 @@ from circuits.prompts import (
 )
 from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.asked import Asked
-from circuits.tracing.inputs import Position, run_asked, to_asked
+from circuits.tracing.inputs import run_asked, to_asked
 from circuits.tracing.measure import tells_sides
+from circuits.tracing.parts import Position
 
 
 @names_its_keywords

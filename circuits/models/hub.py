@@ -113,6 +113,7 @@ def _cached(name: str) -> Path | None:
 
 
 def _download(name: str, hint: str, *, weights: bool) -> Path:
+    """Let the hub's client fetch a repository; whatever goes wrong is one line that says what to do."""
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 

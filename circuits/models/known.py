@@ -142,11 +142,19 @@ TABLE: Final = (
         4,
         "0.2M",
         "addition after post-training with the gate",
-        True,
+        gated=True,
     ),
     Entry("smollm2", "wheel", 30, 9, "135M", _SMOLLM2, licence=_APACHE),
     Entry(
-        "smollm2-sparse", "package", 30, 9, "135M", _SMOLLM2_TWIN, True, _APACHE, base="smollm2"
+        "smollm2-sparse",
+        "package",
+        30,
+        9,
+        "135M",
+        _SMOLLM2_TWIN,
+        gated=True,
+        licence=_APACHE,
+        base="smollm2",
     ),
     Entry("gpt2", "hub", 12, 12, "124M", "GPT-2 small", repo="openai-community/gpt2"),
     Entry(
@@ -169,9 +177,9 @@ TABLE: Final = (
         12,
         "124M",
         _GATED_GPT2,
-        True,
-        "see its page",
-        "ansonisl/SparseGPT2",
+        gated=True,
+        licence="see its page",
+        repo="ansonisl/SparseGPT2",
     ),
 )
 

@@ -264,6 +264,7 @@ def path_of(name: str, entry: Entry | None) -> Path:
 
 
 def _read(path: Path, adapters: tuple[Path, ...], dtype: torch.dtype | None) -> Weights:
+    """Read a file or a folder by what it holds."""
     if is_adapter(path):
         return read_adapter(path, partial(find, dtype=dtype), adapters)
     if folder.has_model(path):
@@ -290,6 +291,8 @@ def _to_model(
     bos: bool | None,
     offload: bool = False,
 ) -> Model:
+    """Put hook points into the weights' model, and settle whether it is gated and reads BOS: as the caller
+    says, else as the model's files say."""
     from circuits.models.bridge import to_bridge
     from circuits.models.model import Model
 

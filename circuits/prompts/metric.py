@@ -6,7 +6,7 @@
 - `kl`: minus the KL divergence of the prediction from that of the clean run; 0 is the largest value.
 - `custom`: a function of the logits at the last position, or as a `FunctionMetric` at several.
 - `probe`: the residual stream at one layer and position times a direction (`ProbeMetric`). What is measured
-  above that layer, or behind that position, has no effect on it.
+  above that layer, or after that position, has no effect on it.
 
 Where several answers (or foils) are given, any of them counts: their probabilities are added, which in terms
 of logits is a logsumexp.
@@ -204,7 +204,7 @@ class Metric:
     def read_probe(
         self, stream: Float[torch.Tensor, "row read d_model"]
     ) -> Float[torch.Tensor, " row"]:
-        """The probe's value, from the stream at its layer, at its position and behind it."""
+        """The probe's value, from the stream at its layer, at its position and after it."""
         assert self.probe is not None
         direction = torch.tensor(self.probe.direction, dtype=stream.dtype, device=stream.device)
         return stream[:, 0] @ direction

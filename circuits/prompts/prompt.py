@@ -62,9 +62,12 @@ class Prompt:
         word = self.words[position]
         return f"{escaped(word.strip()) or repr(word)}({position})"
 
-    def position(self, name: int | str) -> int:
+    def position(self, name: int | str, roles: Mapping[str, int | str] | None = None) -> int:
         """The index that a name means: an index, a negative index, or the text of a token. `output` is the
-        last position, where the output is read, unless a token has this text."""
+        last position, where the output is read, unless a token has this text. `roles` are further names, which
+        come first: a role's position is given in any of these ways."""
+        if roles is not None:
+            name = roles.get(str(name), name)
         if isinstance(name, str):
             return self._position_of_text(name)
         index = self._checked_index(name)
@@ -82,10 +85,12 @@ class Prompt:
             matches = [index for index, word in enumerate(self.words) if word.strip() == bare]
         return tuple(matches)
 
-    def ends(self, key: int | str, query: int | str) -> tuple[int, int]:
+    def ends(
+        self, key: int | str, query: int | str, roles: Mapping[str, int | str] | None = None
+    ) -> tuple[int, int]:
         """The positions of a key and of the query that reads it."""
-        first = self.position(key)
-        last = self.position(query)
+        first = self.position(key, roles)
+        last = self.position(query, roles)
         if first > last:
             rule = "a query reads keys at or before itself, so name the earlier one as key"
             raise PromptError(f"key {first} stands after query {last}: {rule}")

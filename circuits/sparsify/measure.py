@@ -36,7 +36,14 @@ from circuits.sparsify.text import (
 from circuits.sparsify.training import Logits, losses
 
 AnyModel = str | Path | Model
-LENGTHS: Final = (8, 16, 32, 64, 128, 256)  # tokens of the prompts at which open edges are told
+LENGTHS: Final = (
+    8,
+    16,
+    32,
+    64,
+    128,
+    256,
+)  # tokens of the prompts at which open edges are reported
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 1. Prompts of one length whose named positions are the same share every position, by index.
 2. Others share the positions that have the same name in all of them: those that the user named by roles, and
-   those at the same distance behind a named one (`S2+1`), up to the next.
+   those at the same distance after a named one (`S2+1`), up to the next.
 3. Shared positions are numbered in the order of the first prompt. Each batch knows where its prompts have them.
 """
 
@@ -18,15 +18,14 @@ from circuits.engine import Row, Runs
 from circuits.engine.selection import Mapped
 from circuits.errors import PromptError
 from circuits.results import Progress
-from circuits.tracing.asked import Roles, names_of_positions
-from circuits.tracing.parts import SHORT
+from circuits.tracing.asked import names_of_positions
+from circuits.tracing.parts import SHORT, Roles
 
 T = TypeVar("T")
 ROWS_AT_ONCE = 64  # rows measured between two reports of progress
 FIRST_ROWS_OF_LONG = (
     4  # the first rows of a long prompt, so that the remaining time is soon known
 )
-Ends = tuple[int, int]  # key and query
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Aligned:
 
     @classmethod
     def whole(cls, runs: Runs) -> Aligned:
-        """Runs of which every position is shared, being all that there are."""
+        """The only runs that there are: every position is shared."""
         return cls(runs, tuple(range(runs.length)))
 
     def at(self, shared: Sequence[int]) -> tuple[int, ...]:
@@ -56,16 +55,21 @@ def shared_places(prompts: Sequence[tuple[int, Roles]]) -> list[tuple[int, ...]]
             f"these prompts have {', '.join(map(str, lengths))} tokens; name the positions that they share "
             "by roles=, such as {'S2': 'Ben', 'END': -1}, or a roles in every line"
         )
-    named = []
+    named: list[dict[str, int]] = []  # for each prompt the position of every name
     for length, roles in prompts:
         names = names_of_positions(roles, length)
         named.append({name: position for position, name in enumerate(names)})
-    shared = [name for name in named[0] if all(name in other for other in named)]
+    shared = list(named[0])
+    for other in named[1:]:
+        shared = [name for name in shared if name in other]
     if not shared:
         raise PromptError(
             "these prompts share no named position; give all of them the same roles"
         )
-    return [tuple(places[name] for name in shared) for places in named]
+    places = []
+    for position_of in named:
+        places.append(tuple(position_of[name] for name in shared))
+    return places
 
 
 def mapped(parts: Sequence[Aligned], key: int, query: int) -> list[Mapped]:

@@ -12,17 +12,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from circuits.engine import SWAP, Ablation, Runs, prepare
 from circuits.errors import CircuitsError, PromptError, shortened
 from circuits.files import parse_json, read_text
 from circuits.models.model import Model
-from circuits.prompts import Pair, Prompt, Question, QuestionSpec, to_prompt, to_question
+from circuits.prompts import (
+    MetricKind,
+    Pair,
+    Prompt,
+    Question,
+    QuestionSpec,
+    to_prompt,
+    to_question,
+)
 from circuits.prompts.prompt import check_text, stands_in
 from circuits.results import Progress, silent
+from circuits.tracing.parts import Position, RoleNames, Roles
 
-Roles = tuple[tuple[str, int], ...]
-RoleNames = Mapping[str, int | str]
-End = int | str  # an index, a token or a role
 FIELDS: Final = ("prompt", "counterfactual", "swap", "answer", "foil", "key", "query", "roles")
 _FIELDS: Final = ", ".join(FIELDS)
 _WAYS: Final = (
@@ -37,27 +42,29 @@ class Asked:
 
     question: Pair | Question
     roles: Roles = ()
-    key: End | None = None  # where its own line names them
-    query: End | None = None
+    key: Position | None = None  # where its own line names them
+    query: Position | None = None
 
-    def ends(self, key: End | None, query: End) -> tuple[int, int]:
+    def ends(self, key: Position | None, query: Position) -> tuple[int, int]:
         """Key and query of this prompt, by role, token or index; those of its own line come first."""
         wanted = key if self.key is None else self.key
         if wanted is None:
             raise PromptError("name the key: key=…, or a key in every line")
         reader = query if self.query is None else self.query
-        place_of = dict(self.roles)
-        return self.prompt.ends(
-            place_of.get(str(wanted), wanted), place_of.get(str(reader), reader)
-        )
+        return self.prompt.ends(wanted, reader, dict(self.roles))
 
     @property
     def prompt(self) -> Prompt:
         return self.question.clean
 
-    def position(self, name: End) -> int:
+    @property
+    def metric_kind(self) -> MetricKind:
+        question = self.question
+        return question.kind if isinstance(question, Question) else question.metric.kind
+
+    def position(self, name: Position) -> int:
         """The position of this role, token or index."""
-        return self.prompt.position(dict(self.roles).get(str(name), name))
+        return self.prompt.position(name, dict(self.roles))
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -78,7 +85,7 @@ def to_family(
     spec: QuestionSpec,
     *,
     roles: RoleNames | None = None,
-    noise_at: Sequence[int | str] | None = None,
+    noise_at: Sequence[Position] | None = None,
     count: int = 16,
     seed: int = 0,
     lines: bool = False,
@@ -153,7 +160,7 @@ class _Reader:
     model: Model
     spec: QuestionSpec
     roles: RoleNames
-    noise_at: Sequence[int | str] | None
+    noise_at: Sequence[Position] | None
 
     def of_entry(self, entry: Any) -> Asked:
         """One entry of a list."""
@@ -171,7 +178,7 @@ class _Reader:
         raise PromptError(f"a prompt in a list is text, not {shortened(entry)}; {_WAYS}")
 
     def of_file(self, path: Path) -> Iterator[Asked]:
-        """The lines of a jsonl file; a mistake is told with the number of its line."""
+        """The lines of a jsonl file; a mistake is reported with the number of its line."""
         count = 0
         for number, line in enumerate(read_text(path).split("\n"), 1):
             if not line.strip():
@@ -221,7 +228,7 @@ class _Reader:
     def of_text(self, text: str, spec: QuestionSpec, roles: RoleNames) -> Asked:
         if self.noise_at is not None and spec.counterfactual is None and not spec.swap:
             read = to_prompt(self.model, text)
-            noisy = tuple(read.position(roles.get(str(name), name)) for name in self.noise_at)
+            noisy = tuple(read.position(name, roles) for name in self.noise_at)
             spec = replace(spec, noise_at=noisy)
         question = to_question(self.model, text, spec)
         return Asked(question, _positions(question.clean, roles))
@@ -232,7 +239,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _positions(prompt: Prompt, roles: RoleNames) -> Roles:
-    """Named positions, in the order in which they stand. A name can stand behind an @."""
+    """Named positions, in the order in which they stand. A name can stand after an @."""
     for name in roles:
         if (
             not name.strip()
@@ -242,28 +249,6 @@ def _positions(prompt: Prompt, roles: RoleNames) -> Roles:
             raise PromptError(f"{name!r} cannot name a position; take a word such as S2 or END")
     placed = [(name.strip(), prompt.position(position)) for name, position in roles.items()]
     return tuple(sorted(placed, key=lambda role: role[1]))
-
-
-def prepared(
-    model: Model,
-    asked: Sequence[Asked],
-    *,
-    by_roles: bool = False,
-    ablation: Ablation = SWAP,
-) -> list[tuple[Runs, list[int]]]:
-    """Run all questions, those of one length (and, if wanted, with the same roles) together. Each batch has
-    the numbers of its questions."""
-    groups: dict[object, list[int]] = {}
-    for number, each in enumerate(asked):
-        metric = each.question.metric
-        kind = getattr(metric, "kind", metric if isinstance(metric, str) else None)
-        roles = each.roles if by_roles else None
-        groups.setdefault((len(each), kind, roles), []).append(number)
-    batches = []
-    for numbers in groups.values():
-        questions = [asked[number].question for number in numbers]
-        batches.append((prepare(model, questions, ablation=ablation), numbers))
-    return batches
 
 
 def names_of_positions(roles: Roles, length: int) -> list[str]:

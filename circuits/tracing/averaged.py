@@ -1,4 +1,4 @@
-"""The pairs whose mean a circuit is: what stands in its record beside the mean numbers."""
+"""The pairs whose mean a circuit is, and which of them the mean holds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from circuits.prompts import Pair
 from circuits.results import require
-from circuits.tracing.parts import Interval
-
-Roles = tuple[tuple[str, int], ...]  # names of positions, in their order
+from circuits.tracing.parts import Interval, Roles
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +16,7 @@ class AveragedPairs:
     pairs: tuple[Pair, ...]  # in the user's order, each once
     roles: tuple[Roles, ...]  # of each pair
     left_out: tuple[int, ...]  # the numbers of pairs that the means do not hold
-    weak: int  # of these: their gap is too small beside their own values or the others'
+    weak: int  # of these: their gap is too small, compared with their own values or the others'
     wrong: int  # of these: they are on the wrong side
     repeated: int  # pairs that were given more than once, and counted once
     totals: tuple[Interval, ...]  # of each mapping of the circuit, over the pairs

@@ -17,8 +17,8 @@ from circuits.engine import SWAP, Ablation, Runs, prepare
 from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.prompts import Pair, Question
-from circuits.tracing.judge import Ends, is_wrong_side, judge_each, together
-from circuits.tracing.parts import FamilyControl, QuestionControl
+from circuits.tracing.judge import is_wrong_side, judge_each, together
+from circuits.tracing.parts import Ends, FamilyControl, QuestionControl
 from circuits.tracing.trust import weak_pairs
 
 
@@ -76,9 +76,11 @@ def run_batches(
     alike: Sequence[Hashable],
     *,
     ablation: Ablation = SWAP,
+    smallest_gap: float = 0.0,
 ) -> tuple[RunBatch, ...]:
     """Run all questions, those for which the same stands in `alike` together, in the order in which they
-    come. A mean ablation is over the prompts of all batches."""
+    come. A mean ablation is over the prompts of all batches. A pair with a smaller gap than `smallest_gap` is
+    an error."""
     groups: dict[Hashable, list[int]] = {}
     for number, kind in enumerate(alike):
         groups.setdefault(kind, []).append(number)
@@ -87,7 +89,7 @@ def run_batches(
     batches = []
     for numbers in groups.values():
         asked = [questions[number] for number in numbers]
-        runs = prepare(model, asked, ablation=ablation, smallest_gap=0.0)
+        runs = prepare(model, asked, ablation=ablation, smallest_gap=smallest_gap)
         batches.append(RunBatch(runs, tuple(numbers)))
     return tuple(batches)
 
@@ -99,7 +101,8 @@ def run_family(
     *,
     ablation: Ablation = SWAP,
 ) -> FamilyRuns:
-    """The same, with the choice of pairs that the mean holds; an error where there are none."""
+    """Run all questions as `run_batches` does, and choose the pairs that a mean can hold; an error where there
+    are none."""
     every = run_batches(model, questions, alike, ablation=ablation)
     clean: dict[int, float] = {}
     other: dict[int, float] = {}

@@ -42,14 +42,24 @@ from circuits.tracing.batches import judge_batches, run_family
 from circuits.tracing.family import bootstrap, each_once
 from circuits.tracing.inputs import is_family, one_counterfactual, to_family_asked
 from circuits.tracing.measure import measure_mapping
-from circuits.tracing.parts import CARRIES, SHARE, SHORT, FamilyControl, Interval, Mapping, Span
+from circuits.tracing.parts import (
+    CARRIES,
+    SHARE,
+    SHORT,
+    Ends,
+    FamilyControl,
+    Interval,
+    Mapping,
+    Position,
+    RoleNames,
+    Span,
+)
 from circuits.tracing.records import Circuit
 from circuits.tracing.spans import MOST_NOISED, label_of, span_of, tokens_that_matter
-from circuits.tracing.trace import Position, Roles, to_circuit
+from circuits.tracing.trace import to_circuit
 
 KEYS_AT_ONCE: Final = 16  # keys of a long prompt that are first measured together
 _NAMED: Final = 3  # mappings in a note
-Ends = tuple[int, int]  # key and query, as shared positions
 
 
 @names_its_keywords
@@ -58,7 +68,7 @@ def circuit(
     text: Any,
     *,
     key: Position | None = None,
-    roles: Roles | None = None,
+    roles: RoleNames | None = None,
     swap: Swap | None = None,
     counterfactual: str | Sequence[str] | None = None,
     answer: Answer | None = None,
@@ -98,14 +108,13 @@ def circuit(
         asked = to_family_asked(model, text, counterfactual, spec, key=key, roles=roles)
         return family_circuit(model, asked, ablation=chosen, **options)
     own = one_counterfactual(counterfactual)
-    named = roles or {}
     noise_at = None
     if key is not None and (swap or own is not None):
         raise PromptError(
             "key= is where noise is put if there is no counterfactual; leave it out"
         )
     if key is not None:
-        noise_at = (to_prompt(model, text).position(named.get(str(key), key)),)
+        noise_at = (to_prompt(model, text).position(key, roles),)
     spec = replace(spec, counterfactual=own, noise_at=noise_at)
     runs = prepare(model, [to_question(model, text, spec)], ablation=chosen)
     whole = Aligned.whole(runs)
@@ -223,7 +232,7 @@ def measure_circuit(
 
 
 def _totals(parts: Sequence[Aligned], least: float, progress: Progress) -> dict[Ends, float]:
-    """The total of every (key, query), or in a long prompt of those that can matter."""
+    """The total of every (key, query), as shared positions; in a long prompt of those that can matter."""
     longest = max(part.runs.length for part in parts)
     queries = _queries(parts)
     if longest <= SHORT:
@@ -333,7 +342,7 @@ def _spans(
     shown = parts[0].places
 
     def shared(position: Position) -> int:
-        place = prompt.position(names.get(str(position), position))
+        place = prompt.position(position, names)
         if place not in shown:
             raise PromptError(f"position {place} has no counterpart in all prompts")
         return shown.index(place)

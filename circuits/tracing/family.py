@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from circuits.components import Head
@@ -26,14 +27,15 @@ from circuits.models.model import Model
 from circuits.prompts import Pair, Question
 from circuits.results import OfHeads, Pictured, Progress, Saved, require, silent
 from circuits.tracing.batches import RunBatch, judge_batches, run_family
-from circuits.tracing.judge import Ends
-from circuits.tracing.measure import measure_mapping, measured_model
+from circuits.tracing.measure import effects_of_heads, measure_mapping, measured_model
 from circuits.tracing.parts import (
     SHARE,
+    Ends,
     FamilyControl,
     Interval,
     Mapping,
     MeasuredModel,
+    Position,
 )
 from circuits.tracing.trust import doubts_about, notes_on
 
@@ -64,7 +66,8 @@ class FamilyTrace(OfHeads, Saved, Pictured):
     joint: Interval  # effect of the carriers at `share`, all together
     heads: tuple[tuple[Head, Interval], ...]  # strongest first
     share: float
-    weak: int = 0  # pairs that were left out: their gap is too small beside their own values or the others'
+    # Pairs that were left out: their gap is too small, compared with their own values or the others'.
+    weak: int = 0
     wrong: int = 0  # pairs that were left out: they are on the wrong side
     repeated: int = 0  # pairs that were given more than once, and counted once
     # The verdict on all pairs, those that were left out included; None in files of version 0.2.
@@ -77,7 +80,7 @@ class FamilyTrace(OfHeads, Saved, Pictured):
     left_out: tuple[tuple[int, Pair], ...] = ()
     ablation: Ablation = SWAP
     # Key and query of each of `all_pairs`; empty where they are those of the mapping in all of them.
-    all_ends: tuple[tuple[int, int], ...] = ()
+    all_ends: tuple[Ends, ...] = ()
 
     @property
     def all_pairs(self) -> tuple[Pair, ...]:
@@ -88,7 +91,7 @@ class FamilyTrace(OfHeads, Saved, Pictured):
         return tuple(every)
 
     @property
-    def ends_of_each(self) -> tuple[tuple[int, int], ...]:
+    def ends_of_each(self) -> tuple[Ends, ...]:
         """Key and query of each of `all_pairs`."""
         return self.all_ends or (self.mapping.ends,) * len(self.all_pairs)
 
@@ -129,8 +132,8 @@ def trace_family(
     model: Any,
     pairs: Sequence[Pair] | Sequence[Question],
     *,
-    key: int | str,
-    query: int | str = -1,
+    key: Position,
+    query: Position = -1,
     share: float = SHARE,
     ablation: Ablation = SWAP,
     seed: int = 0,
@@ -159,7 +162,7 @@ def trace_asked(
     seed: int = 0,
     progress: Progress = silent,
 ) -> FamilyTrace:
-    """The same of pairs that each come with the positions of their key and query."""
+    """As `trace_family`, for pairs that each come with the positions of their key and query."""
     if not asked:
         raise PromptError("a family needs at least one prompt or pair")
     different = each_once(asked)
@@ -173,13 +176,14 @@ def trace_asked(
 
     question = judge_batches(family.every, ends_of)
     parts = [Mapped(batch.runs, *ends_of(batch)) for batch in family.kept]
-    mapping = measure_mapping(parts, share=share, seed=seed, progress=progress)
+    effects = effects_of_heads(parts)  # (head, pair), and last of all heads together
+    mapping = measure_mapping(parts, share=share, effects=effects, seed=seed, progress=progress)
     mapping = replace(mapping, doubts=doubts_about(mapping, question, named=True))
+    joint_effects = effects_over(parts, [mapping.carriers(share)])
+    order = np.argsort(family.numbers)  # the pairs of all parts in the user's order
+    on_pairs = torch.cat((effects, joint_effects)).double().cpu().numpy()[:, order]
+    *single, total, joint = bootstrap(on_pairs, seed=seed)
     heads = parts[0].runs.heads
-    sets = [heads, mapping.carriers(share), *([head] for head in heads)]
-    effects = effects_over(parts, sets).double().cpu().numpy()
-    order = np.argsort(family.numbers)
-    total, joint, *single = bootstrap(effects[:, order], seed=seed)
     ranked = sorted(zip(heads, single, strict=True), key=lambda item: (-item[1].mean, item[0]))
     pairs = family.pairs
     first = family.every[0]

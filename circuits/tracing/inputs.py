@@ -12,20 +12,18 @@ from circuits.models.model import Model
 from circuits.prompts import Pair, QuestionSpec
 from circuits.tracing.asked import (
     Asked,
-    RoleNames,
     is_text_with_counterfactual,
     to_family,
 )
 from circuits.tracing.batches import run_family
-
-Position = int | str
+from circuits.tracing.parts import Position, RoleNames
 
 
 def run_asked(
     model: Model, asked: Sequence[Asked], *, ablation: Ablation = SWAP
 ) -> list[tuple[Runs, Asked]]:
-    """The runs of one question, or of several without those that a mean cannot hold: those of one length, with
-    the same roles, together. Each batch has its first question beside it."""
+    """Run one question, or several. Of several, those that a mean cannot hold are left out, and those of one
+    length with the same roles run together. Beside the runs of each batch stands its first question."""
     questions = [each.question for each in asked]
     if len(asked) == 1:
         return [(prepare(model, questions, ablation=ablation), asked[0])]

@@ -28,7 +28,7 @@ from circuits.engine.selection import mapping_row
 from circuits.prompts import Prompt
 from circuits.tracing.learned import nothing_learned
 from circuits.tracing.other_words import OTHER_WORDS, words_like
-from circuits.tracing.parts import CARRIES, FamilyControl, QuestionControl, Verdict
+from circuits.tracing.parts import CARRIES, Ends, FamilyControl, QuestionControl, Verdict
 
 SMALL_GAP: Final = 0.05  # of the larger of the two values between which it lies
 LEAST_GAP: Final = 0.1  # nats or logits
@@ -38,7 +38,6 @@ QUARTILE: Final = 0.25  # a weak gap is smaller than what three of four random w
 # Of the change: the key alone must make it, the other changed tokens must not.
 HALF: Final = 0.5
 _NAMED: Final = 4  # changed tokens in a sentence
-Ends = tuple[int, int]  # key and query
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,19 +213,20 @@ def _with_other_words(runs: Runs, pair: int, positions: Sequence[int]) -> torch.
 
 def _answer_probability(runs: Runs, pair: int) -> float | None:
     """The probability of the answer on the clean prompt; None where the metric has no answer."""
-    row = sum(runs.draws[:pair])
-    return runs.pairs[pair].metric.answer_probability(runs.clean.logits[row])
+    first = runs.inputs_of(pair).start
+    return runs.pairs[pair].metric.answer_probability(runs.clean.logits[first])
 
 
 def _predictions(runs: Runs, pair: int) -> tuple[str, str | None]:
     """The prediction of each run. Of several draws of noise it is that of the majority, else None."""
-    row = sum(runs.draws[:pair])
-    draws = runs.draws[pair]
-    clean = int(runs.clean.logits[row, runs.metric.prediction].argmax(-1))
-    predicted = runs.counterfactual.logits[row : row + draws, runs.metric.prediction].argmax(-1)
+    inputs = runs.inputs_of(pair)
+    clean = int(runs.clean.logits[inputs.start, runs.metric.prediction].argmax(-1))
+    others = runs.counterfactual.logits[list(inputs), runs.metric.prediction]  # (draw, vocab)
+    predicted = others.argmax(-1)
     tokens, counts = predicted.unique(return_counts=True)
-    majority = 2 * int(counts.max()) > draws
-    other = runs.model.spell(int(tokens[counts.argmax()])) if majority else None
+    most = int(counts.argmax())
+    is_majority = 2 * int(counts[most]) > len(inputs)
+    other = runs.model.spell(int(tokens[most])) if is_majority else None
     return runs.model.spell(clean), other
 
 

@@ -17,17 +17,16 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Final
 
 import torch
 from jaxtyping import Float
 
 from circuits.components import ALL, SIDES, Head, Reader, Side, Wire
-from circuits.engine import Row, Runs
+from circuits.engine import Direction, Row, Runs
 from circuits.engine.loadings import loadings_of
 from circuits.engine.rows import Change
-from circuits.engine.runs import Run
 from circuits.engine.selection import Mapped, effects_over, mapping_row, select_over
 from circuits.engine.wires import DIRECTIONS_OF_WIRES, wire_effects
 from circuits.errors import PromptError
@@ -90,10 +89,20 @@ def _means(effects: Float[torch.Tensor, "row pair"]) -> list[float]:
 # Mappings
 
 
+def effects_of_heads(
+    parts: Sequence[Mapped], *, direction: Direction | None = None
+) -> Float[torch.Tensor, "head_or_all pair"]:
+    """The effect of each head on the mapping by itself, and last of all heads together."""
+    heads = parts[0].runs.heads
+    sets = [*([head] for head in heads), heads]
+    return effects_over(parts, sets, direction=direction)
+
+
 def measure_mapping(
     parts: Sequence[Mapped],
     *,
     share: float = SHARE,
+    effects: Float[torch.Tensor, "head_or_all pair"] | None = None,
     controls: bool = True,
     seed: int = 0,
     progress: Progress = silent,
@@ -102,15 +111,13 @@ def measure_mapping(
     """Everything about one mapping, averaged over the pairs of all parts. Key and query of the record are those
     of the first part, and the control of other keys is measured there.
 
-    `watch` is called with the mapping as far as it is measured: with its total, then with its heads.
+    `effects` are those of `effects_of_heads`, where the caller has them. `watch` is called with the mapping as
+    far as it is measured: with its total, then with its heads.
     """
     key, query = parts[0].key, parts[0].query
-    heads = parts[0].runs.heads
-    sets = [*([head] for head in heads), heads]  # each head alone, and last all of them
-    measured = effects_over(parts, sets)
-    restore = effects_over(parts, sets, direction="restore")
-    *effects, total = _means(measured)
-    *restored, total_restored = _means(restore)
+    measured = effects_of_heads(parts) if effects is None else effects
+    *singles, total = _means(measured)
+    *restored, total_restored = _means(effects_of_heads(parts, direction="restore"))
     watch(Mapping(key, query, total, total_restored))
 
     def report(reached: float) -> None:
@@ -122,7 +129,7 @@ def measure_mapping(
         query=query,
         total=total,
         restore=total_restored,
-        heads=_head_effects(parts, effects, restored),
+        heads=_head_effects(parts, singles, restored),
         path=tuple(Step(head, joint) for head, joint in path),
     )
     if not controls:
@@ -144,26 +151,31 @@ def _head_effects(
     if parts[0].runs.layout is not None and parts[0].runs.metric.kind != "probe":
         by_part = [loadings_of(part.runs, part.key, part.query).flatten() for part in parts]
         loadings = mean_over(parts, by_part).tolist()
-    clean = mean_over(parts, [_weights_on_edge(part, part.runs.clean) for part in parts])
-    other = mean_over(
-        parts, [_weights_on_edge(part, part.runs.counterfactual) for part in parts]
-    )
-    weights = (clean.tolist(), other.tolist())
-    columns = zip(heads, effects, restored, loadings, *weights, strict=True)
-    records = [HeadEffect(*column) for column in columns]
+    clean, other = [], []  # attention weights on the edge, (head,) in each part
+    for part in parts:
+        runs = part.runs
+        clean.append(runs.clean.cache.weights_on_edge(part.key, part.query).mean(0))
+        other.append(runs.counterfactual.cache.weights_on_edge(part.key, part.query).mean(0))
+    clean_weights = mean_over(parts, clean).tolist()
+    other_weights = mean_over(parts, other).tolist()
+    records = []
+    for number, head in enumerate(heads):
+        records.append(
+            HeadEffect(
+                head=head,
+                effect=effects[number],
+                restore=restored[number],
+                loading=loadings[number],
+                weight=clean_weights[number],
+                counterfactual_weight=other_weights[number],
+            )
+        )
     # Effects that are equal but for rounding are in the order of the heads.
     return tuple(sorted(records, key=lambda each: (-round(each.effect, 5), each.head)))
 
 
-def _weights_on_edge(part: Mapped, run: Run) -> Float[torch.Tensor, " head"]:
-    """The attention weight of every head on the edge in one run, averaged over the inputs."""
-    weights = []
-    for layer in run.cache.layers:
-        weights.append(layer.pattern_at(part.query)[:, :, part.key].mean(0))
-    return torch.cat(weights)
-
-
 def _controls(parts: Sequence[Mapped], mapping: Mapping, share: float, seed: int) -> Controls:
+    """Measure the controls of a mapping whose carriers are those that reach `share` of its total."""
     query = mapping.query
     runs = parts[0].runs
     carriers = mapping.carriers(share)
@@ -204,8 +216,8 @@ def side_wire(side: Side, head: Head, key: int | None, query: int) -> Wire:
 
 
 def _sides_over(parts: Sequence[Mapped], heads: Sequence[Head]) -> tuple[SideEffects, ...]:
-    """The sides of each head, averaged over the pairs of all parts. Knockout shuts an edge, of which there are
-    no sides; nor are they measured without some heads."""
+    """The sides of each head, averaged over the pairs of all parts. They are left out for knockout, which shuts
+    edges and has no sides, and in a model without some of its heads."""
     runs = parts[0].runs
     if runs.absent or runs.ablation.kind not in DIRECTIONS_OF_WIRES:
         return ()
@@ -213,9 +225,14 @@ def _sides_over(parts: Sequence[Mapped], heads: Sequence[Head]) -> tuple[SideEff
     if len(parts) == 1 or not measured[0]:
         return measured[0]
     sides = []
-    for of_head in zip(*measured, strict=True):
-        numbers = [torch.tensor(astuple(side)[1:], dtype=torch.float64) for side in of_head]
-        sides.append(SideEffects(of_head[0].head, *mean_over(parts, numbers).tolist()))
+    for of_parts in zip(*measured, strict=True):  # one head's sides in each part
+        means: dict[str, float] = {}
+        for name in ("query", "key", "value", "pattern", "query_weight", "key_weight"):
+            numbers = [
+                torch.tensor(getattr(side, name), dtype=torch.float64) for side in of_parts
+            ]
+            means[name] = float(mean_over(parts, numbers))
+        sides.append(SideEffects(of_parts[0].head, **means))
     return tuple(sides)
 
 

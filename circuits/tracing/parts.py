@@ -8,6 +8,7 @@ defaults.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Mapping as MappingType
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
@@ -19,6 +20,12 @@ SHARE: Final = 0.8  # the share of a mapping's total that its carriers must reac
 CARRIES: Final = 0.05  # the smallest total of a mapping in a circuit, as a share of the gap
 SHORT: Final = 64  # tokens; every mapping of a prompt up to this length is measured
 Verdict = Literal["clear", "weak", "none"]
+# As users write a position: its index, the text of its token, or a name that they gave to it.
+Position = int | str
+RoleNames = MappingType[str, Position]  # the names that a user gives to positions
+# The same as found in one prompt, in the order of the positions.
+Roles = tuple[tuple[str, int], ...]
+Ends = tuple[int, int]  # the positions of a key and of a query
 CORE: Final = 0.8  # a head of the core carries in at least this share of the runs
 _SMALLEST_TOTAL: Final = 1e-6  # of a mapping that has carriers; the modulation divides by it
 _AGAINST: Final = -0.01  # heads of a smaller effect are listed as working against the answer
@@ -185,7 +192,7 @@ class Mapping(OfHeads, Pictured):
     doubts: tuple[str, ...] = ()  # reasons why its modulation is withheld
 
     @property
-    def ends(self) -> tuple[int, int]:
+    def ends(self) -> Ends:
         return self.key, self.query
 
     @property

@@ -24,6 +24,7 @@ from circuits.tracing.parts import (
     Mapping,
     MeasuredModel,
     Output,
+    Position,
     QuestionControl,
     Span,
     check_positions,
@@ -33,8 +34,6 @@ from circuits.tracing.stability_record import Stability
 
 if TYPE_CHECKING:
     import networkx as nx
-
-Position = int | str | None  # an index, or the text of a token
 
 
 # The circuit
@@ -112,7 +111,7 @@ class Circuit(OfHeads, Saved, Pictured):
 
     # Queries
 
-    def mapping(self, key: Position = None, query: Position = None) -> Mapping:
+    def mapping(self, key: Position | None = None, query: Position | None = None) -> Mapping:
         """The mapping key → query; with neither named, the one to show first."""
         if key is None and query is None:
             if self.front is None:
@@ -133,8 +132,8 @@ class Circuit(OfHeads, Saved, Pictured):
 
     def carriers(
         self,
-        key: Position | float = None,
-        query: Position = None,
+        key: Position | float | None = None,
+        query: Position | None = None,
         *,
         share: float | None = None,
     ) -> tuple[Head, ...]:
@@ -242,7 +241,11 @@ class Circuit(OfHeads, Saved, Pictured):
         return self.source.layers, self.source.heads
 
     def head_array(
-        self, value: str = "effect", *, key: Position = None, query: Position = None
+        self,
+        value: str = "effect",
+        *,
+        key: Position | None = None,
+        query: Position | None = None,
     ) -> np.ndarray:
         """A number of every head, (layer, head), on one mapping, by default the one to show first."""
         array = np.full(self.head_shape(), np.nan)

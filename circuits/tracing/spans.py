@@ -23,7 +23,7 @@ from jaxtyping import Float
 
 from circuits.components import ROUNDING
 from circuits.engine import Row, Runs, gaps_of_noise, prepare
-from circuits.engine.memory import run_bytes
+from circuits.engine.memory import plan_memory
 from circuits.prompts import (
     NOISE_DRAWS,
     Noise,
@@ -96,10 +96,11 @@ def _noised(parts: Sequence[Aligned], shared: Sequence[int], seed: int) -> list[
     own = []
     for part in parts:
         runs = part.runs
-        fit = _MEMORY // (2 * len(runs.pairs) * run_bytes(runs.model, runs.length))
-        if fit == 0:
+        one_draw = plan_memory(runs.model, length=runs.length, inputs=len(runs.pairs))
+        draws = min(NOISE_DRAWS, _MEMORY // one_draw.runs)
+        if draws == 0:
             return None
-        noise = Noise(part.at(shared), draws=min(fit, NOISE_DRAWS), seed=seed)
+        noise = Noise(part.at(shared), draws=draws, seed=seed)
         noisy = [Pair(pair.clean, noise, pair.metric) for pair in runs.pairs]
         own.append(prepare(runs.model, noisy, smallest_gap=0.0))
     return own

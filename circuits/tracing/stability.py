@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -53,7 +53,7 @@ from circuits.tracing.family import bootstrap
 from circuits.tracing.inputs import is_family
 from circuits.tracing.judge import judge_each
 from circuits.tracing.other_words import nearest_words
-from circuits.tracing.parts import CORE, SHARE
+from circuits.tracing.parts import CORE, SHARE, Ends, Position, RoleNames
 from circuits.tracing.stability_record import HeadStability, Stability
 from circuits.tracing.trust import weak_pairs
 
@@ -70,9 +70,9 @@ def stability(
     model: Any,
     text: Any,
     *,
-    key: int | str | None = None,
-    query: int | str = -1,
-    roles: Mapping[str, int | str] | None = None,
+    key: Position | None = None,
+    query: Position = -1,
+    roles: RoleNames | None = None,
     n: int = RUNS,
     swap: Swap | None = None,
     counterfactual: str | None = None,
@@ -122,9 +122,9 @@ def _of_family(
     model: Model,
     given: Any,
     spec: QuestionSpec,
-    key: int | str | None,
-    query: int | str,
-    roles: Mapping[str, int | str] | None,
+    key: Position | None,
+    query: Position,
+    roles: RoleNames | None,
     share: float,
 ) -> Stability:
     """The pairs of a family, each with carriers of its own."""
@@ -134,7 +134,7 @@ def _of_family(
     alike = [(len(question.clean), ends) for question, ends in asked]
     ran = run_batches(model, [question for question, _ in asked], alike)
 
-    def ends_of(batch: RunBatch) -> tuple[int, int]:
+    def ends_of(batch: RunBatch) -> Ends:
         return asked[batch.numbers[0]][1]
 
     batches = [_measure(model, batch.runs.pairs, ends_of(batch), share) for batch in ran]
@@ -149,14 +149,14 @@ def measure_stability(
     text: str,
     spec: QuestionSpec,
     *,
-    key: int | str,
-    query: int | str,
+    key: Position,
+    query: Position,
     n: int,
     rephrasings: Sequence[str] = (),
     share: float = SHARE,
     progress: Progress = silent,
 ) -> Stability:
-    """The same as `stability`, with the question as one record, and without a verdict on it."""
+    """What `stability` measures, given the question as one record; without a verdict on it."""
     if n < 2:
         raise PromptError(f"stability compares runs, so n is at least 2, not {n}")
     ends = to_prompt(model, text).ends(key, query)
@@ -255,7 +255,7 @@ class _Measured:
 def _measure(
     model: Model,
     pairs: Sequence[Pair],
-    ends: tuple[int, int],
+    ends: Ends,
     share: float,
     *,
     turn: bool = False,
@@ -287,7 +287,7 @@ def _measure(
 
 
 def _paths(
-    runs: Runs, ends: tuple[int, int], effects: Float[torch.Tensor, "row run"], share: float
+    runs: Runs, ends: Ends, effects: Float[torch.Tensor, "row run"], share: float
 ) -> list[Path]:
     """Each run's path up to a share: among the heads that have an effect by themselves, or where these fall
     short of the share among all."""
@@ -327,12 +327,13 @@ def _up_to(path: Path, goal: float) -> Heads:
 
 def _to_record(
     model: Model,
-    ends: tuple[int, int],
+    ends: Ends,
     batches: Sequence[_Measured],
     *,
     share: float,
     seed: int,
 ) -> Stability:
+    """What all runs have in common, and what they do not; key and query are those of the first batch."""
     lower = round(max(_SPREAD, share - _SPREAD), 2)
     higher = round(min(1.0, share + _SPREAD), 2)
     carriers_at: dict[float, list[Heads]] = {}  # of each run, by share

@@ -2,14 +2,13 @@
 
 1. Prompt and counterfactual are run once. Where the user named no answer or foil, their predictions are it.
 2. The mapping is measured first, then the spans of its two ends (`measure`).
-3. The result is a `Circuit` with a verdict on the question (`trust`).
+3. The result is a `Circuit`, with a verdict on the question (`judge`) and doubts about the mapping (`trust`).
 
 A family of pairs is traced as one mean mapping (`family`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping as MappingType
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -40,7 +39,17 @@ from circuits.tracing.family import FamilyTrace, trace_asked
 from circuits.tracing.inputs import is_family, one_counterfactual, to_family_asked
 from circuits.tracing.judge import judge_each
 from circuits.tracing.measure import both_values, measure_mapping, measured_model
-from circuits.tracing.parts import CARRIES, SHARE, FamilyControl, Mapping, Output, Span
+from circuits.tracing.parts import (
+    CARRIES,
+    SHARE,
+    Ends,
+    FamilyControl,
+    Mapping,
+    Output,
+    Position,
+    RoleNames,
+    Span,
+)
 from circuits.tracing.records import Circuit
 from circuits.tracing.spans import span_of
 from circuits.tracing.trust import doubts_about, notes_on
@@ -51,8 +60,6 @@ if TYPE_CHECKING:
 
 MOST_MAPS: Final = 128 * 2**20  # bytes of attention maps in a circuit
 _PACKAGES: Final = ("keyquery-circuits", "torch", "transformer-lens", "transformers")
-Position = int | str
-Roles = MappingType[str, Position]
 # What `asked.to_family` reads; a single text is not one.
 Family: TypeAlias = "list[Any] | tuple[Any, ...] | Path | pd.DataFrame"
 
@@ -60,7 +67,7 @@ Family: TypeAlias = "list[Any] | tuple[Any, ...] | Path | pd.DataFrame"
 class Options(TypedDict, total=False):
     """The optional keywords of `trace`, for type checkers."""
 
-    roles: Roles | None
+    roles: RoleNames | None
     swap: Swap | None
     counterfactual: str | Sequence[str] | None
     answer: Answer | None
@@ -95,7 +102,7 @@ def trace(
     *,
     key: Position | None = None,
     query: Position = -1,
-    roles: Roles | None = None,
+    roles: RoleNames | None = None,
     swap: Swap | None = None,
     counterfactual: str | Sequence[str] | None = None,
     answer: Answer | None = None,
@@ -151,9 +158,7 @@ def trace(
     own = one_counterfactual(counterfactual)
     if key is None:
         raise PromptError("name the position that is read: key=…, its index or its token")
-    prompt = to_prompt(model, text)
-    named = roles or {}
-    ends = prompt.ends(named.get(str(key), key), named.get(str(query), query))
+    ends = to_prompt(model, text).ends(key, query, roles)
     # Without swap and counterfactual, the noise is at the key.
     spec = replace(spec, counterfactual=own, noise_at=(ends[0],))
     runs = prepare(model, [to_question(model, text, spec)], ablation=chosen)
@@ -179,7 +184,7 @@ def trace(
 
 def trace_pair(
     runs: Runs,
-    ends: tuple[int, int],
+    ends: Ends,
     *,
     share: float,
     seed: int,
@@ -212,7 +217,7 @@ def to_circuit(
     mappings: Sequence[Mapping],
     spans: Sequence[Span],
     *,
-    focus: tuple[int, int] | None,
+    focus: Ends | None,
     seed: int,
     notes: tuple[str, ...] = (),
     question: FamilyControl | None = None,
@@ -240,7 +245,7 @@ def draft(
     mappings: Sequence[Mapping],
     spans: Sequence[Span],
     *,
-    focus: tuple[int, int] | None,
+    focus: Ends | None,
     seed: int,
 ) -> Circuit:
     """The record of what is measured so far, without the verdict on the question."""

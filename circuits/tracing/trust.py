@@ -15,8 +15,15 @@ from typing import Final
 
 from circuits.engine import Runs
 from circuits.prompts import Noise
-from circuits.tracing.judge import Ends, is_small, part_at_key
-from circuits.tracing.parts import CARRIES, FamilyControl, Mapping, QuestionControl, share_of
+from circuits.tracing.judge import is_small, part_at_key
+from circuits.tracing.parts import (
+    CARRIES,
+    Ends,
+    FamilyControl,
+    Mapping,
+    QuestionControl,
+    share_of,
+)
 
 FAMILY_GAP: Final = 0.1  # of the median gap of a family
 RANDOM: Final = 0.5  # of the carriers' joint effect that as many random heads must not reach

@@ -29,7 +29,7 @@ from circuits.results import Progress, silent
 from circuits.tracing.aligned import mapped
 from circuits.tracing.batches import mean_over, only_of, run_batches
 from circuits.tracing.family import FamilyTrace
-from circuits.tracing.judge import Ends, judge_each, together
+from circuits.tracing.judge import judge_each, together
 from circuits.tracing.measure import (
     both_values,
     measured_model,
@@ -39,6 +39,7 @@ from circuits.tracing.measure import (
 )
 from circuits.tracing.neuron_record import Neurons
 from circuits.tracing.neurons import is_mlp, neurons
+from circuits.tracing.parts import Ends, Position
 from circuits.tracing.records import Circuit
 from circuits.tracing.rerun import model_of, run_again
 from circuits.tracing.trust import notes_on
@@ -54,7 +55,6 @@ from circuits.tracing.why_record import (
 LEADING: Final = 8  # writers of a side that are swapped together
 LONGEST_MAP: Final = 256  # tokens of a prompt whose map is kept
 PARTS: Final = 20  # parts of the score that are kept; the rest is one number
-Position = int | str
 
 
 @overload

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from circuits.engine import SWAP, Ablation
+from circuits.engine import SMALLEST_GAP, SWAP, Ablation
 from circuits.engine.kept import KeptRuns
 from circuits.engine.runs import Runs
 from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.prompts import Pair
-from circuits.tracing.asked import Asked, Roles, names_of_positions, prepared
+from circuits.tracing.asked import Asked, names_of_positions
+from circuits.tracing.batches import run_batches
 from circuits.tracing.measure import finite
+from circuits.tracing.parts import Roles
 from circuits.wires.parts import WiredPair
 
 PAIRS: Final = 16  # of a task, unless the user says otherwise
@@ -80,7 +82,10 @@ def kept_runs(
     ablation: Ablation = SWAP,
 ) -> KeptRuns:
     """Run the questions; circuits on them have wires at places, or at all positions together."""
-    batches = prepared(model, asked, by_roles=at_places, ablation=ablation)
+    alike = [(len(each), each.metric_kind, each.roles if at_places else None) for each in asked]
+    questions = [each.question for each in asked]
+    ran = run_batches(model, questions, alike, ablation=ablation, smallest_gap=SMALLEST_GAP)
+    batches = [(batch.runs, list(batch.numbers)) for batch in ran]
     if not at_places:
         return KeptRuns.everywhere(batches)
     names = []

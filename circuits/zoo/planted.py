@@ -2,7 +2,7 @@
 
 1. The residual stream holds named features. Feature i is the difference of dimensions 2i and 2i+1, so the
    mean of the stream is always 0. A constant feature, much larger than all others, keeps the scale of every
-   layer norm the same to half a percent. So a weight behind a layer norm reads the feature's own value.
+   layer norm the same to half a percent. So a weight after a layer norm reads the feature's own value.
 2. `planted-sparse` and `planted-dense` know the four facts of a subject in `The opposite of "large" is "`.
    - Position 5, the subject: the MLPs of layers 0-3 write its four answers, a share each.
    - Position 2, the relation: detected in layers 0-1; L5H10 and L6H3 read it and favour its kind of answer.
@@ -156,7 +156,7 @@ class _Draft:
         return torch.cat([self._directions[name] for name in names])
 
     def read(self, *names: str) -> Float[torch.Tensor, "d_model feature"]:
-        """What reads these features behind a layer norm."""
+        """What reads these features after a layer norm."""
         return self.write(*names).T * self._scale
 
     def position(self) -> Float[torch.Tensor, "d_model pos"]:
