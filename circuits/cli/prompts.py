@@ -336,7 +336,12 @@ def _prepare_why(
 @options.question
 @options.ablation
 @options.seed
-@options.share
+@option(
+    "--share",
+    type=options.SHARE_RANGE,
+    default=options.SHARE,
+    help="The share of the gap that it must keep.",
+)
 @option(
     "--aim",
     type=click.Choice(["faithful", "performance"]),
@@ -374,7 +379,7 @@ def _prepare_why(
     metavar="END=-1",
     help="A name for a position; repeatable.",
 )
-@options.result_without_page("Write wiring.json and its figure here.")
+@options.result_without_page("Write wiring.json, its figures and its page here.")
 def wiring_command(
     prompt: str,
     model: ModelOptions,
@@ -427,7 +432,7 @@ def wiring_command(
 
     def fill(folder: Path) -> None:
         measured.save(folder)
-        for ending in ("svg", "png", "pdf", "dot"):
+        for ending in ("svg", "png", "pdf", "dot", "html"):
             measured.save(folder / f"wiring.{ending}")
 
     print_result(result, wiring_sections(measured), to_text=measured.to_json, fill=fill)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Int
 
+from circuits.components import SIDES
 from circuits.engine.edges import EdgeTable
 
 Chosen = Bool[torch.Tensor, " wire"]  # a circuit: whether each wire is in it
@@ -56,23 +57,28 @@ class WireTable:
         """The wires of a circuit that lie on a path from the embedding to the logits."""
         reader, writer, place = self.ends
         size = (*self.edges.exists.shape, len(self.places))
-        present = torch.zeros(size, dtype=torch.bool, device=chosen.device)
+        present = torch.zeros(size, dtype=torch.bool)
         present[reader[chosen], writer[chosen], place[chosen]] = True
-        reached = self._reached(present)  # (writer, place)
-        useful = self._useful(present)  # (reader, place)
-        alive = present & reached & useful[:, None]  # (reader, writer, place)
-        return alive[reader, writer, place]
+        reached = self._reached(present)
+        useful = self._useful(present)
+        return chosen & reached[writer, place] & useful[reader, place]
 
     def _reached(
         self, present: Bool[torch.Tensor, "reader writer place"]
     ) -> Bool[torch.Tensor, "writer place"]:
-        """Which writers at which places some path of wires leads to, from the embedding up."""
+        """Which writers at which places some path of wires leads to, from the embedding up. The heads of a
+        layer are looked at together, since none reads another."""
         reached = torch.zeros(present.shape[1:], dtype=torch.bool)
         reached[0] = True  # the embedding
-        for number, component in enumerate(self.edges.writers[1:], 1):
-            for row in self.edges.rows_of(component):
-                arrives = (present[row] & reached).any(0)  # (place)
-                reached[number] |= self._read_at(row, arrives)
+        for layer in range(self.edges.layers):
+            heads, mlp = self._rows_of(layer)
+            arrives = (present[heads] & reached).any(1)  # (head and side, place)
+            query, key, value = arrives.unflatten(0, (-1, len(SIDES))).unbind(1)
+            # A head that reads another key or value writes something else at every query after it.
+            read = ((key | value)[:, None] & self.readable).any(2)  # (head, query)
+            heads_write, mlp_writes = self._columns_of(layer)
+            reached[heads_write] = query | read
+            reached[mlp_writes] = (present[mlp] & reached).any(0)
         return reached
 
     def _useful(
@@ -81,30 +87,23 @@ class WireTable:
         """Which readers at which places lead on to the logits, from the logits down."""
         useful = torch.zeros(present.shape[0], present.shape[2], dtype=torch.bool)
         useful[-1] = True  # the logits
-        for number in range(len(self.edges.writers) - 1, 0, -1):
-            leads_on = (present[:, number] & useful).any(0)  # (place)
-            for row in self.edges.rows_of(self.edges.writers[number]):
-                useful[row] = self._read_from(row, leads_on)
+        for layer in reversed(range(self.edges.layers)):
+            heads, mlp = self._rows_of(layer)
+            heads_write, mlp_writes = self._columns_of(layer)
+            useful[mlp] = (present[:, mlp_writes] & useful).any(0)
+            query = (present[:, heads_write] & useful[:, None]).any(0)  # (head, place)
+            # A key or value matters at every place that one of these queries can read.
+            read = (query[:, :, None] & self.readable).any(1)  # (head, key)
+            useful[heads] = torch.stack((query, read, read), 1).flatten(0, 1)
         return useful
 
-    def _read_at(
-        self, row: int, arrives: Bool[torch.Tensor, " place"]
-    ) -> Bool[torch.Tensor, " place"]:
-        """Where a reader's component writes something else if its stream differs at these places: a head
-        that reads another key or value writes at every query after it."""
-        if not self._reads_other_places(row):
-            return arrives
-        return (self.readable & arrives).any(1)
+    def _rows_of(self, layer: int) -> tuple[slice, int]:
+        """The rows of a layer's heads, query, key and value of each, and the row of its MLP."""
+        heads = self.edges.rows_of_heads(layer)
+        return slice(heads.start, heads.stop), heads.stop
 
-    def _read_from(
-        self, row: int, written: Bool[torch.Tensor, " place"]
-    ) -> Bool[torch.Tensor, " place"]:
-        """Where a reader's stream matters for what its component writes at these places: a key or value at
-        every place that some of these queries can read."""
-        if not self._reads_other_places(row):
-            return written
-        return (self.readable & written[:, None]).any(0)
-
-    def _reads_other_places(self, row: int) -> bool:
-        """Whether a head reads this side at other places than it writes."""
-        return self.edges.readers[row].kind in ("key", "value")
+    def _columns_of(self, layer: int) -> tuple[slice, int]:
+        """The columns of what a layer's heads write, and the column of what its MLP writes."""
+        first = 1 + layer * (self.edges.heads + 1)  # behind the embedding
+        mlp = first + self.edges.heads
+        return slice(first, mlp), mlp
