@@ -7,7 +7,8 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 TORCH := OMP_NUM_THREADS=2
 MARKS := long or real or studies
-# Two workers with a thread each are faster than one with two.
+# Two workers with a thread each are faster than one with two. On a busy machine more threads than cores mostly wait
+# for each other: seven times as long for a trace.
 ONE_EACH := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Workers and later runs share what the first one compiled, also where the environment says otherwise.
@@ -46,7 +47,7 @@ slow: .venv/tested  # the tests that take long, all marks together; `make slow M
 	$(ONE_EACH) -m '$(MARKS)' $(FILES)
 
 browser: .venv/tested .venv/axe.min.js  # needs Chromium: apt-get install chromium
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m browser
+	$(ONE_EACH) --dist loadfile -m browser
 
 .venv/axe.min.js: .venv/bin/python  # finds faults of accessibility, for tests alone; needs npm
 	cd .venv && npm pack --silent axe-core@4.14.0 >/dev/null

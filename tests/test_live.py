@@ -24,7 +24,7 @@ from circuits.cli import main
 from circuits.errors import CircuitsError, ModelError, PromptError
 from circuits.live import Explorer
 from circuits.live.answers import propose
-from circuits.live.jobs import MOST_WAITING, Job, JobQueue
+from circuits.live.jobs import MOST_WAITING, Cancelled, Job, JobQueue
 from circuits.live.requests import LARGEST_BODY, TraceRequest
 from circuits.models.model import Model
 from circuits.show import to_scene
@@ -307,6 +307,33 @@ def test_a_job_that_is_cancelled_ends_where_it_next_reports_its_progress() -> No
     jobs.stop()
     assert running.state == "cancelled" and running.answer is None
     assert after.state in ("done", "cancelled")
+
+
+@pytest.mark.parametrize("ends", ["done", "failed", "cancelled"])
+def test_a_job_is_over_once_its_last_event_is_there_and_not_before(ends: str) -> None:
+    """Whoever looks at it in between, such as the stream of its events, waits for the last one."""
+    jobs = JobQueue()
+
+    class Events(list[tuple[str, Any]]):
+        def append(self, event: tuple[str, Any]) -> None:
+            looks.append((event[0], job.is_over))
+            super().append(event)
+            looks.append((event[0], job.is_over))
+
+    def work(job: Job) -> None:
+        if ends == "failed":
+            raise PromptError("no")
+        if ends == "cancelled":
+            raise Cancelled
+
+    looks: list[tuple[str, bool]] = []
+    job = Job(work)
+    job.events = Events()
+    jobs.add(job)
+    while not job.is_over:
+        threading.Event().wait(0.01)
+    jobs.stop()
+    assert looks == [("waiting", False), ("waiting", False), (ends, False), (ends, True)]
 
 
 def test_one_job_runs_at_a_time_quick_ones_first_and_the_queue_is_limited() -> None:

@@ -32,7 +32,9 @@ class Door:
         if len(self._waiting) >= self.most:
             self._drop(next(iter(self._waiting)))
         self._waiting[client] = transport
-        asyncio.get_running_loop().call_later(self.patience, self._drop_if, client, transport)
+        loop = asyncio.get_running_loop()
+        # By way of `call_soon`: a loop that was itself held up for so long first reads what has arrived.
+        loop.call_later(self.patience, loop.call_soon, self._drop_if, client, transport)
 
     def let_in(self, client: Client) -> None:
         """A request on this connection had the token, or the connection is closed."""

@@ -35,13 +35,14 @@ class Explorer:
         self._server = server
         self._jobs = jobs
         self._socket = listening
-        self._thread = threading.Thread(target=self._run, name="serving", daemon=True)
-        self._thread.start()
-        while not server.started and self._thread.is_alive():
+        # Not `Thread.join`: Python 3.11 takes a thread for dead once Ctrl-C has interrupted the joining of it.
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, name="serving", daemon=True).start()
+        while not server.started and not self._stopped.is_set():
             time.sleep(0.01)  # from here on the server answers, and can be stopped
 
     def __repr__(self) -> str:
-        state = "" if self._thread.is_alive() else ", stopped"
+        state = ", stopped" if self._stopped.is_set() else ""
         return f"Explorer({self.address}{state})"
 
     def _repr_html_(self) -> str:
@@ -51,14 +52,14 @@ class Explorer:
 
     def wait(self) -> None:
         """Wait until it is stopped, or interrupted by Ctrl-C."""
-        while self._thread.is_alive():
-            self._thread.join(0.2)
+        while not self._stopped.wait(0.2):
+            pass
 
     def stop(self) -> None:
         """End the question that is being measured, then the server."""
         self._jobs.stop()
         self._server.should_exit = True
-        self._thread.join(10)
+        self._stopped.wait(10)
         self._socket.close()
 
     def __enter__(self) -> Explorer:
@@ -68,7 +69,10 @@ class Explorer:
         self.stop()
 
     def _run(self) -> None:
-        self._server.run(sockets=[self._socket])
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._stopped.set()
 
 
 def explore(

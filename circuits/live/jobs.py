@@ -7,10 +7,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from queue import PriorityQueue
@@ -22,6 +24,7 @@ MOST_WAITING: Final = 16
 _REMEMBERED: Final = 50  # jobs whose events and answers are kept
 _STOP, _QUICK, _SLOW = 0, 1, 2  # priorities: what is smaller comes first
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
+_LAST_EVENTS: Final = ("done", "failed", "cancelled")  # named after the states
 
 
 class Cancelled(Exception):
@@ -43,7 +46,8 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        return self.state in ("done", "failed", "cancelled")
+        """Whether its last event has been emitted. (Its state changes just before.)"""
+        return bool(self.events) and self.events[-1][0] in _LAST_EVENTS
 
     def emit(self, name: str, value: Any) -> None:
         """Add an event and wake every listener."""
@@ -85,6 +89,24 @@ class Job:
             self.finish("done", {"seconds": round(time.monotonic() - since, 3)})
 
 
+@contextmanager
+def changes(job: Job) -> Iterator[asyncio.Event]:
+    """Within this `with`, an event that is set whenever the job emits one of its own. The job runs in another
+    thread than the loop that waits for the event."""
+    loop = asyncio.get_running_loop()
+    changed = asyncio.Event()
+
+    def wake() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(changed.set)
+
+    job.listeners.append(wake)
+    try:
+        yield changed
+    finally:
+        job.listeners.remove(wake)
+
+
 class JobQueue:
     """Runs jobs one after the other in a thread of its own."""
 
@@ -104,9 +126,9 @@ class JobQueue:
                 raise PromptError(
                     f"{MOST_WAITING} questions are waiting; wait for one, or cancel it"
                 )
+            job.emit("waiting", {"ahead": waiting})
             self._jobs[job.id] = job
             self._forget()
-        job.emit("waiting", {"ahead": waiting})
         self._queue.put((_QUICK if job.quick else _SLOW, next(self._number), job))
         return job
 

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable
@@ -41,7 +40,7 @@ from circuits.live.answers import (
     send_proposals,
 )
 from circuits.live.door import Door
-from circuits.live.jobs import Job, JobQueue
+from circuits.live.jobs import Job, JobQueue, changes
 from circuits.live.requests import (
     LARGEST_BODY,
     JobRequest,
@@ -243,25 +242,15 @@ async def _body(request: Request) -> bytes:
 
 
 async def _events(job: Job) -> AsyncIterator[dict[str, str]]:
-    """Every event of a job, past and future, up to the last. The job runs in another thread."""
-    loop = asyncio.get_running_loop()
-    change = asyncio.Event()
-
-    def wake() -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(change.set)
-
-    job.listeners.append(wake)
-    try:
-        sent = 0
+    """Every event of a job, past and future, up to the last."""
+    sent = 0
+    with changes(job) as changed:
         while True:
-            change.clear()
+            changed.clear()
             while sent < len(job.events):
                 name, value = job.events[sent]
                 sent += 1
                 yield {"event": name, "data": json.dumps(value)}
             if job.is_over and sent == len(job.events):
                 return
-            await change.wait()
-    finally:
-        job.listeners.remove(wake)
+            await changed.wait()

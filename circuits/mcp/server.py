@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +29,7 @@ from mcp.types import (
 
 from circuits import __version__
 from circuits.errors import CircuitsError
-from circuits.live.jobs import Job, JobQueue
+from circuits.live.jobs import Job, JobQueue, changes
 from circuits.mcp.calls import CALLS, ToolCall, read_call
 from circuits.mcp.folder import GivenFolder
 from circuits.mcp.reply import Reply, ToolAnswer
@@ -44,7 +43,6 @@ INSTRUCTIONS: Final = (
     "counterfactual of as many tokens that changes the answer. Read the verdict before the numbers: if it is "
     "weak or none, change the question. Results are saved in the folder of the server and named in the answer."
 )
-_OVER: Final = ("done", "failed", "cancelled")
 
 
 def tool_list() -> list[Tool]:
@@ -98,7 +96,7 @@ class AgentServer:
         try:
             await _wait_for(job, ctx.session)
         finally:
-            if not _is_over(job):  # the client has cancelled the call, or is gone
+            if not job.is_over:  # the client has cancelled the call, or is gone
                 self.jobs.cancel(job.id)
         name, value = job.events[-1]
         if name == "done":
@@ -131,33 +129,21 @@ def serve(folder: GivenFolder, *, device: str = "cpu") -> None:
         agent.jobs.stop(patience=1.0)
 
 
-def _is_over(job: Job) -> bool:
-    """Whether the last event of a job has been emitted."""
-    return bool(job.events) and job.events[-1][0] in _OVER
-
-
 async def _wait_for(job: Job, session: ServerSession) -> None:
     """Wait for the end of a job. Its newest progress is sent whenever there is some."""
-    loop = asyncio.get_running_loop()
-    changed = asyncio.Event()
-
-    def wake() -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(changed.set)
-
-    job.listeners.append(wake)
     sent = 0
-    while not _is_over(job):
-        changed.clear()
-        reports = [value for name, value in list(job.events) if name == "progress"]
-        if len(reports) > sent:
-            sent = len(reports)
-            newest = reports[-1]
-            stage = f"{newest['stage']}: {newest['done']} of {newest['total']}"
-            # The protocol wants a number that grows; stages begin again at zero.
-            await session.report_progress(sent, message=stage)
-        elif not _is_over(job):
-            await changed.wait()
+    with changes(job) as changed:
+        while not job.is_over:
+            changed.clear()
+            reports = [value for name, value in list(job.events) if name == "progress"]
+            if len(reports) > sent:
+                sent = len(reports)
+                newest = reports[-1]
+                stage = f"{newest['stage']}: {newest['done']} of {newest['total']}"
+                # The protocol wants a number that grows; stages begin again at zero.
+                await session.report_progress(sent, message=stage)
+            elif not job.is_over:
+                await changed.wait()
 
 
 def _to_result(reply: Reply) -> CallToolResult:
