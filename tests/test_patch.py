@@ -234,7 +234,8 @@ def test_a_map_has_names_a_table_and_a_figure(tmp_path: Path) -> None:
     frame = patched.to_dataframe()
     assert list(frame.columns) == ["layer", "position", "effect"] and len(frame) == 13 * 9
     wide = patched.to_dataframe(wide=True)
-    assert wide.loc["0", "large(5)"] == pytest.approx(1.0, abs=1e-3)
+    assert wide.loc[0, "large(5)"] == pytest.approx(1.0, abs=1e-3)
+    assert frame["layer"].tolist()[-1] == 12  # a number
     figure = patched.figure()
     axes = figure.axes[0]
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("layer", "position")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from small_models import PROMPT, SWAPS, loaded
 from test_patch import CLOSE, ByHand, pair_of
+from transformer_lens.patching import get_act_patch_direct_path
 
 import circuits
 from circuits.engine.wires import wire_effects
@@ -74,6 +75,36 @@ def test_a_path_to_the_logits_equals_hooks_by_hand(model: Model) -> None:
     for row, sender in enumerate(SENDERS):
         expected = hand.effect([(top, with_change(change_of(hand, sender, 8), 8))])
         assert found.values[row, 0] == pytest.approx(expected, abs=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("name", "sides"), [("gpt2", ("query", "key", "value")), ("llama", ("query",))]
+)
+def test_paths_between_heads_equal_those_of_transformer_lens(
+    models: dict[str, Model], name: str, sides: tuple[str, ...]
+) -> None:
+    """Of heads that share keys and values TransformerLens patches the query alone."""
+    model = replace(models[name], reads_bos=True)
+    pair = pair_of(model)
+    hand = ByHand(model, pair, "restore")
+    with torch.inference_mode():
+        _, clean = model.bridge.run_with_cache(hand.new)
+        _, other = model.bridge.run_with_cache(hand.base)
+
+    def metric(logits: torch.Tensor) -> torch.Tensor:
+        return pair.metric.read(logits[:, -1:])[0]
+
+    for side in sides:
+        letter: Any = side[0]
+        with torch.inference_mode():
+            values = get_act_patch_direct_path(
+                model.bridge, hand.base, clean, other, metric, 0, 1, letter, verbose=False
+            )
+        expected = (values[1:] - hand.base_value) / hand.gap
+        receivers = [f"L{layer}H{head}.{side}" for layer in (1, 2) for head in range(4)]
+        found = circuits.path(model, pair, f"L0H1 → {', '.join(receivers)}", ablation="restore")
+        np.testing.assert_allclose(found.values[0], expected.flatten(), atol=CLOSE)
+        assert np.abs(found.values).max() > 10 * CLOSE
 
 
 def test_paths_are_wires_and_cells_without_one_are_empty() -> None:

@@ -4,9 +4,11 @@ to do; each equals hooks or Hugging Face modules by hand."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from architectures import ARCHITECTURES as GEMMA
@@ -15,8 +17,14 @@ from small_models import PROMPT, loaded
 from test_wires import ByHand
 
 import circuits
+from circuits.engine.prepare import known_layout
 from circuits.errors import CircuitsError
-from circuits.instruments.head_scores import known_series, random_sequences
+from circuits.instruments.head_scores import (
+    copying_scores,
+    known_series,
+    random_sequences,
+    successor_scores,
+)
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.zoo.language import tokenizer
@@ -98,6 +106,12 @@ def test_a_pair_names_the_foil_and_several_prompts_are_averaged() -> None:
     np.testing.assert_allclose(both.values, np.mean([each.values for each in alone], 0))
     swapped = circuits.logit_attribution(mini, PROMPT, swap={"large": "hot"})
     np.testing.assert_allclose(swapped.values, alone[0].values, atol=1e-9)
+    line = {"prompt": PROMPT, "swap": {"large": "hot"}, "answer": float("nan")}
+    other = PROMPT.replace("large", "hot")
+    for given in ((PROMPT, other), [(PROMPT, other)], [line], pandas.DataFrame([line])):
+        same = circuits.logit_attribution(mini, given)
+        assert same.foils == alone[0].foils
+        np.testing.assert_allclose(same.values, alone[0].values, atol=1e-9)
 
 
 @torch.no_grad()
@@ -186,35 +200,57 @@ def test_scores_of_attention_equal_patterns_by_hand(
             np.testing.assert_allclose(scores.score(score)[layer], expected, atol=1e-5)
 
 
+def logits_of_heads(model: Model, hand: ByHand, word: int) -> torch.Tensor:
+    """What each head would predict that attends to one token alone, (layer, head, vocab)."""
+    tokens = torch.tensor([[model.tokenizer.bos_token_id, word]])
+    streams: list[Any] = []
+    names = [f"blocks.{layer}.hook_resid_pre" for layer in (0, 1)]
+    with model.hooked([(each, note_in(streams)) for each in names]):
+        model.logits(tokens)
+    logits = []
+    for layer, block in enumerate(hand.blocks):
+        stream = streams[min(layer, 1)]
+        value = hand.project(block, hand.norms(block)[0](stream))[2][-1]  # (head, d_head)
+        written = torch.einsum("hd,hdm->hm", value, hand.output(block)[0])
+        logits.append(hand.logits(written))
+    return torch.stack(logits)
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @torch.no_grad()
 def test_copying_equals_the_output_of_a_head_that_attends_to_one_token_by_hand(
     models: dict[str, Model], by_hand: dict[str, ByHand], name: str
 ) -> None:
-    from circuits.engine.prepare import known_layout
-    from circuits.instruments.head_scores import copying_scores
-
     model, hand = with_bos(models, name), by_hand[name]
     words = list(range(20, 60))
     expected = np.zeros((3, 4))
-    tokens = torch.zeros(1, 2, dtype=torch.long)
     for word in words:
-        tokens = torch.tensor([[model.tokenizer.bos_token_id, word]])
-        streams: list[Any] = []
-        names = [f"blocks.{layer}.hook_resid_pre" for layer in (0, 1)]
-        with model.hooked([(each, note_in(streams)) for each in names]):
-            model.logits(tokens)
-        for layer, block in enumerate(hand.blocks):
-            stream = streams[min(layer, 1)]
-            value = hand.project(block, hand.norms(block)[0](stream))[2][-1]  # (head, d_head)
-            written = torch.einsum("hd,hdm->hm", value, hand.output(block)[0])
-            logits = hand.logits(written)
-            top = logits.topk(5).indices
-            expected[layer] += (top == word).any(-1).numpy()
-    layout = known_layout(model, tokens)
+        top = logits_of_heads(model, hand, word).topk(5).indices
+        expected += (top == word).any(-1).numpy()
+    layout = known_layout(model, torch.zeros(1, 2, dtype=torch.long))
     assert layout is not None
     measured = copying_scores(model, layout, words)
     np.testing.assert_allclose(measured, expected / len(words), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@torch.no_grad()
+def test_a_successor_is_the_largest_of_its_series_in_what_a_head_writes_by_hand(
+    models: dict[str, Model], by_hand: dict[str, ByHand], name: str
+) -> None:
+    model, hand = with_bos(models, name), by_hand[name]
+    series = [list(range(20, 32)), list(range(50, 57))]
+    expected = np.zeros((3, 4))
+    for each in series:
+        for word, following in pairwise(each):
+            logits = logits_of_heads(model, hand, word)  # (layer, head, vocab)
+            place = logits[..., each].argmax(-1).numpy()
+            expected += np.array(each)[place] == following
+    layout = known_layout(model, torch.zeros(1, 2, dtype=torch.long))
+    assert layout is not None
+    measured = successor_scores(model, layout, series)
+    np.testing.assert_allclose(measured, expected / (11 + 6), atol=1e-9)
+    assert measured.max() > 0
 
 
 def test_successors_are_those_of_series_that_the_vocabulary_has() -> None:
@@ -241,6 +277,8 @@ def test_a_vocabulary_without_series_has_no_successor_score(
     ("ask", "said"),
     [
         (lambda model: circuits.logit_attribution(model, []), "no prompt to read"),
+        (lambda model: circuits.logit_attribution(model, 3), "a prompt is text, not 3"),
+        (lambda model: circuits.logit_attribution(model, [{"text": "a"}]), "needs a prompt"),
         (lambda model: circuits.logit_attribution(model, PROMPT).part("L99H0"), "no component"),
         (lambda model: circuits.logit_lens(model, PROMPT, answer="zzzz"), "zzzz"),
         (lambda model: circuits.head_scores(model, length=2), "cannot be scored"),

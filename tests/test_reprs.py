@@ -28,6 +28,12 @@ SAID = {
     "mean": "mean of 4 lines",
     "why": "reads large(5)",
     "stability": "3 counterfactuals",
+    "patch": "residual, swap: strongest at layer",
+    "paths": "L0H1 → ",
+    "attribution": "logit(small) − logit(cold)",
+    "lens": "small is",
+    "head_scores": "scores highest",
+    "neurons": "M1@5: effect",
 }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pandas
 import pytest
 import torch
 from small_models import loaded, random_model
@@ -283,6 +284,37 @@ def test_a_role_whose_name_would_break_an_edges_name_is_refused(names: Task) -> 
 
 
 # Own tasks
+
+
+def test_a_list_and_a_table_are_read_as_the_lines_of_a_file(
+    mini: Model, tmp_path: Path
+) -> None:
+    lines: list[dict[str, Any]] = [
+        {"prompt": OPPOSITE, "swap": {"large": "hot"}, "roles": {"it": "large"}},
+        {"prompt": OPPOSITE, "counterfactual": OPPOSITE.replace("large", "hot"), "id": "b"},
+    ]
+    expected = to_task(mini, own(tmp_path, *lines)).items
+    for given in (lines, pandas.DataFrame(lines)):
+        task = to_task(mini, given)
+        assert task.name == "own pairs" and task.items == expected
+    texts = [(OPPOSITE, OPPOSITE.replace("large", "hot"))]
+    assert to_task(mini, texts).pairs == (expected[1].pair,)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "a list of dicts"),
+        (3, "a task is not 3"),
+        ([OPPOSITE], "entry 1 of a task is not 'The opp"),
+        ([{"prompt": OPPOSITE, "swap": {"large": "hot"}}, {"swap": {}}], "entry 2: "),
+        ([{"promt": OPPOSITE}], "did you mean prompt"),
+    ],
+)
+def test_what_is_no_task_is_refused_in_one_line(mini: Model, given: Any, said: str) -> None:
+    with pytest.raises(PromptError, match=said) as refused:
+        to_task(mini, given)
+    assert "\n" not in str(refused.value)
 
 
 def test_own_items_are_read_with_roles_by_index_or_word_and_left_out_ones_counted(

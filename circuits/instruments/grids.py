@@ -38,6 +38,13 @@ class Axis:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def places(self) -> tuple[str, ...] | tuple[int, ...]:
+        """The labels as they stand in a table: those of layers and heads as numbers."""
+        if self.name in ("layer", "head") and all(label.isdecimal() for label in self.labels):
+            return tuple(map(int, self.labels))
+        return self.labels
+
 
 class OnAxes:
     """A result whose numbers lie on named axes. `arrays["values"]` has the shape `(pair, *axes)`."""
@@ -73,16 +80,17 @@ class OnAxes:
         return cells[:most]
 
     def to_dataframe(self, *, wide: bool = False) -> pd.DataFrame:
-        """One row for each cell, with a column for each axis; `wide` is the map itself, of two axes."""
+        """One row for each cell, with a column for each axis; `wide` is the map itself, of two axes. Layers and
+        heads are numbers."""
         import pandas as pd
 
         if wide:
             rows, columns = self.axes
-            index = pd.Index(rows.labels, name=rows.name)
+            index = pd.Index(rows.places, name=rows.name)
             return pd.DataFrame(
-                self.values, index=index, columns=pd.Index(columns.labels, name=columns.name)
+                self.values, index=index, columns=pd.Index(columns.places, name=columns.name)
             )
-        places = list(product(*(axis.labels for axis in self.axes)))
+        places = list(product(*(axis.places for axis in self.axes)))
         frame = pd.DataFrame(places, columns=pd.Index([axis.name for axis in self.axes]))
         frame[self.MEASURE] = self.values.flatten()
         if len(self.per_pair) > 1:
@@ -178,6 +186,13 @@ class Patching(OfPairs, Saved, Pictured):
         self.check_pairs()
         check_positions(self.positions, len(self.pairs[0]))
 
+    @property
+    def summary(self) -> str:
+        """The model, what was patched, and where it is strongest."""
+        from circuits.show.heatmaps import grid_words
+
+        return f"of {self.source.name}: {grid_words(self)[0]}"
+
     def __str__(self) -> str:
         from circuits.show.heatmaps import grid_text
 
@@ -227,6 +242,13 @@ class Paths(OfPairs, Saved, Pictured):
 
     def check(self) -> None:
         self.check_pairs()
+
+    @property
+    def summary(self) -> str:
+        """The model, what was patched, and where it is strongest."""
+        from circuits.show.heatmaps import grid_words
+
+        return f"of {self.source.name}: {grid_words(self)[0]}"
 
     def __str__(self) -> str:
         from circuits.show.heatmaps import grid_text

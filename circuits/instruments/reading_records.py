@@ -126,6 +126,13 @@ class LogitLens(OnAxes, Saved, Pictured):
         words = {(len(self.top), len(row)) for row in self.top}
         require(words == {self.shape}, "its words are not those of its layers and positions")
 
+    @property
+    def summary(self) -> str:
+        """The model, and from which layer on the answer is first."""
+        from circuits.show.reading_figures import first_words
+
+        return f"of {self.model}: {first_words(self)}"
+
     def __str__(self) -> str:
         from circuits.show.reading_figures import lens_text
 
@@ -185,6 +192,13 @@ class HeadScores(OnAxes, Saved, Pictured):
         self.check_values(1)
         names = [axis.name for axis in self.axes]
         require(names == ["score", "layer", "head"], "its axes are not score, layer and head")
+
+    @property
+    def summary(self) -> str:
+        """The model, and the head with the highest score."""
+        from circuits.show.reading_figures import strongest_words
+
+        return f"of {self.model}: {strongest_words(self)}"
 
     def __str__(self) -> str:
         from circuits.show.reading_figures import scores_text

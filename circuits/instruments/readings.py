@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from circuits.engine.layout import Layout
 from circuits.engine.prepare import known_layout
 from circuits.engine.readout import direct_parts, lens_of
 from circuits.engine.whole import whole_run
-from circuits.errors import ModelError, PromptError, names_its_keywords
+from circuits.errors import ModelError, PromptError, names_its_keywords, shortened
 from circuits.instruments.grids import Axis, position_labels
 from circuits.instruments.reading_records import LogitAttribution, LogitLens
 from circuits.models.load import as_model
@@ -27,13 +27,14 @@ from circuits.models.model import Model
 from circuits.prompts import Answer, Pair, Prompt, Swap, answer_token, to_pair, to_prompt
 from circuits.prompts.answer import given_answers
 from circuits.results import sha256_of
+from circuits.tracing.asked import is_text_with_counterfactual
 
 
 @names_its_keywords
 @torch.inference_mode()
 def logit_attribution(
     model: Any,
-    text: str | Pair | Sequence[str] | Sequence[Pair],
+    text: Any,
     *,
     answer: Answer | None = None,
     foil: Answer | None = None,
@@ -43,16 +44,16 @@ def logit_attribution(
     """What each component writes in the direction of the answer: a reading of the clean run, not an effect.
 
     The parts add up to logit(answer) − logit(foil), before a soft cap where the model has one; of several
-    answers or foils, to their means. The foil is
-    by default the prediction on the counterfactual, where one is given; without any foil the answer's logit
-    is compared with the mean of all tokens. Of several prompts the mean is shown.
+    answers or foils, to their means. The foil is by default the prediction on the counterfactual, where one is
+    given; without any foil the answer's logit is compared with the mean of all tokens. `text` is a prompt, a
+    pair, `(text, counterfactual)`, or a list of these or of dicts, or a pandas table; then the mean is shown.
 
         >>> read = circuits.logit_attribution(model, TEXT, answer="small", foil="cold")
         >>> f"{read.values.sum():.2f} = {read.totals[0]:.2f}"
         '13.85 = 13.85'
     """
     model = as_model(model)
-    given = [text] if isinstance(text, str | Pair) else list(text)
+    given = _listed(text)
     if not given:
         raise PromptError("there is no prompt to read; give a text, a pair, or a list of them")
     named = {"answer": answer, "foil": foil, "swap": swap, "counterfactual": counterfactual}
@@ -139,9 +140,32 @@ def run_prompt(model: Model, prompt: Prompt) -> tuple[Layout, Cache]:
     return layout, whole_run(layout, layout.embed(tokens))
 
 
+def _listed(given: Any) -> list[Any]:
+    """Each prompt or pair of what the user gave."""
+    if isinstance(given, str | Pair) or is_text_with_counterfactual(given):
+        return [given]
+    if hasattr(given, "to_dict") and hasattr(given, "columns"):
+        return given.to_dict("records")
+    if not isinstance(given, Sequence):
+        raise PromptError(f"a prompt is text, not {shortened(given)}")
+    return list(given)
+
+
+def _of_line(model: Model, line: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
+    """The prompt and the tokens of a dict, such as a line of a table; what it says itself comes first."""
+    if "prompt" not in line:
+        raise PromptError("a line needs a prompt")
+    own = dict(named)
+    for name in own:
+        value = line.get(name)
+        if value is not None and value == value:  # not the empty cell of a table
+            own[name] = value
+    return _prompt_and_tokens(model, line["prompt"], **own)
+
+
 def _prompt_and_tokens(
     model: Model,
-    asked: str | Pair,
+    asked: Any,
     *,
     answer: Answer | None,
     foil: Answer | None,
@@ -149,6 +173,12 @@ def _prompt_and_tokens(
     counterfactual: str | None,
 ) -> tuple[Prompt, tuple[int, ...], tuple[int, ...]]:
     """The prompt, and the tokens of its answers and foils."""
+    named = {"answer": answer, "foil": foil, "swap": swap, "counterfactual": counterfactual}
+    if isinstance(asked, Mapping):
+        return _of_line(model, asked, named)
+    if is_text_with_counterfactual(asked):
+        text, other = asked
+        return _prompt_and_tokens(model, text, **{**named, "counterfactual": other})
     if isinstance(asked, str) and (swap or counterfactual):
         asked = to_pair(
             model, asked, swap=swap, counterfactual=counterfactual, answer=answer, foil=foil

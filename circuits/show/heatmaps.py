@@ -255,10 +255,20 @@ def grid_words(result: MapOnAxes) -> tuple[str, str]:
     if not strongest:
         return what, question
     place, value = strongest[0]
+    return f"{what}: strongest at {_place_words(result.axes, place)}, {value:z.2f}", question
+
+
+def _place_words(axes: Sequence[Axis], place: Sequence[str]) -> str:
+    """Where a cell lies: `layer 3, to(14)`, `L5H1`, `M0 → logits`."""
+    names = [axis.name for axis in axes]
+    if names == ["sender", "receiver"]:
+        return " → ".join(place)
+    if names[:2] == ["layer", "head"]:
+        return ", ".join((f"L{place[0]}H{place[1]}", *place[2:]))
     where = []
-    for axis, label in zip(result.axes, place, strict=True):
-        where.append(label if axis.name == "position" else f"{axis.name} {label}")
-    return f"{what}: strongest at {', '.join(where)}, {value:z.2f}", question
+    for name, label in zip(names, place, strict=True):
+        where.append(label if name == "position" else f"{name} {label}")
+    return ", ".join(where)
 
 
 def _what_is_shown(result: MapOnAxes) -> str:
@@ -309,10 +319,16 @@ def _asked_section(result: Patching | Paths) -> Section:
 def _strongest_section(result: Patching | Paths) -> Section:
     """The cells with the largest numbers."""
     cells = result.strongest()
-    columns = [Column(spell(axis.name, longest=40)) for axis in result.axes]
+    names = [axis.name for axis in result.axes]
+    is_of_heads = names[:2] == ["layer", "head"]
+    shown = ["head", *names[2:]] if is_of_heads else names
+    columns = [Column(spell(name, longest=40)) for name in shown]
     columns.append(Column(result.MEASURE, "z.3f"))
     rows = []
     for place, value in cells[:_MOST_CELLS]:
+        if is_of_heads:
+            layer, head, *others = place
+            place = (f"L{layer}H{head}", *others)
         rows.append((*(spell(name, longest=40) for name in place), value))
     title, _ = grid_words(result)
     if len(cells) > _MOST_CELLS:

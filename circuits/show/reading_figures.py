@@ -107,7 +107,7 @@ def lens_figure(lens: LogitLens, *, ax: Axes | None = None) -> Figure:
         width = max(COLUMN, min(WIDTH, 1.1 + _WORD * positions))
         size = (width, 0.85 + min(_CELL, 7.0 / layers) * layers)
         ax = axes_for(
-            ax, size, _first_words(lens), f"logit lens; {spell(lens.model, longest=30)}"
+            ax, size, first_words(lens), f"logit lens; {spell(lens.model, longest=30)}"
         )
         draw_map(ax, lens.values, *lens.axes, stops=ATTENTION, limits=(0.0, 1.0))
         add_scale(ax, f"probability of {spell(lens.answer)}")
@@ -119,7 +119,7 @@ def lens_figure(lens: LogitLens, *, ax: Axes | None = None) -> Figure:
     return figure_around(ax)
 
 
-def _first_words(lens: LogitLens) -> str:
+def first_words(lens: LogitLens) -> str:
     """From which layer on the answer is first at the last position."""
     settled = (
         "never first" if lens.first_layer is None else f"first from layer {lens.first_layer} on"
@@ -159,8 +159,8 @@ def lens_sections(lens: LogitLens) -> list[Section]:
         Column(f"of {answer}", ".3f"),
         Column("rank", ">"),
     )
-    lines = [f"logit lens: {READING}. {_first_words(lens)}"]
-    last = spell(lens.prompt.words[-1])
+    lines = [f"logit lens: {READING}. {first_words(lens)}"]
+    last = spell(lens.axes[1].labels[-1])
     title = f"{spell(lens.model, longest=30)}: what each layer would say after {last}"
     return [Section(title, lines, columns, rows)]
 
@@ -181,7 +181,7 @@ def scores_figure(scores: HeadScores, *, figure: Figure | None = None) -> Figure
     each = 0.5 + max(0.5, min(0.1, 2.5 / layers) * layers)  # inches
     with looks():
         question = f"{spell(scores.model, longest=30)}; {_random_words(scores)}"
-        figure = framed(figure, (COLUMN, 0.2 + down * each), _strongest_words(scores), question)
+        figure = framed(figure, (COLUMN, 0.2 + down * each), strongest_words(scores), question)
         panels = figure.subplots(down, 2, squeeze=False).flatten()
         for panel, name in zip(panels, names, strict=False):
             _draw_score(panel, scores, name)
@@ -191,7 +191,7 @@ def scores_figure(scores: HeadScores, *, figure: Figure | None = None) -> Figure
     return figure
 
 
-def _strongest_words(scores: HeadScores) -> str:
+def strongest_words(scores: HeadScores) -> str:
     """The head with the highest score."""
     (name, layer, index), score = scores.strongest(1)[0]
     return f"L{layer}H{index} scores highest: {name} {score:z.2f}"
@@ -237,5 +237,6 @@ def scores_sections(scores: HeadScores) -> list[Section]:
     lines = [f"scores of heads: {READING}", how]
     if not rows:
         lines.append(f"no head scores {NAMED} or more")
-    columns = [Column("head"), *(Column(name, ".2f") for name in names), Column("so it does")]
+    short = [name.removesuffix(" token") for name in names]
+    columns = [Column("head"), *(Column(name, ".2f") for name in short), Column("so it does")]
     return [Section(f"{spell(scores.model, longest=30)}: what heads do", lines, columns, rows)]

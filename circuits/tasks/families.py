@@ -12,7 +12,8 @@
 5. A jsonl file has one object a line, the same as a sweep takes; prompt and counterfactual (or swap) are
    required, mistakes name their line:
    `{"prompt": …, "counterfactual": … or "swap": {old: new}, "answer": …, "foil": …, "roles": {name: where}}`
-   A task is measured at all positions, so key and query are not used; fields of other names are metadata.
+   A task is measured at all positions, so key and query are not used; fields of other names are metadata. A list
+   of dicts and a pandas table are read the same way.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from __future__ import annotations
 import random
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from jaxtyping import Float
 
-from circuits.errors import CircuitsError, FileError, PromptError
+from circuits.errors import CircuitsError, FileError, PromptError, shortened
 from circuits.files import parse_json, read_text, to_record
 from circuits.models.model import Model
 from circuits.prompts import to_prompt
 from circuits.prompts.answer import given_answers
 from circuits.prompts.prompt import swapped
+from circuits.tracing.asked import is_text_with_counterfactual
 from circuits.zoo import language
 
 Roles = tuple[tuple[str, int], ...]  # (name, position), for example (("S1", 4), ("END", 14))
@@ -49,6 +51,10 @@ _FIELDS: Final = (
     "an item has a prompt, a counterfactual or a swap, and if you like answer, foil, roles"
 )
 _UNUSED: Final = ("key", "query")  # of a line that a sweep takes, too
+_WAYS: Final = (
+    "give one of its names, a jsonl file, or a list of dicts with prompt and counterfactual, of "
+    "(prompt, counterfactual), or a pandas table"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,19 +244,46 @@ def _only(words: str | list[str] | None) -> str | None:
 
 
 def _read_item(line: str) -> OwnItem:
-    """The item of a line; null counts as not given, and a field of another name as metadata."""
+    """The item of a line of JSON."""
     stored = parse_json(line, "the item")
     if not isinstance(stored, dict):
         raise FileError("the item is not a JSON object")
+    return _to_item(stored)
+
+
+def _to_item(stored: Mapping[str, Any]) -> OwnItem:
+    """The item with these fields; null (in a table: not a number) counts as not given, and a field of another
+    name as metadata."""
     known = [field.name for field in fields(OwnItem)]
     values = {}
     for name, value in stored.items():
-        if name in known and value is not None:
+        is_given = value is not None and value == value
+        if name in known and is_given:
             values[name] = value
-        close = get_close_matches(name, known, n=1, cutoff=0.8)
+        close = get_close_matches(str(name), known, n=1, cutoff=0.8)
         if name not in known and close:
             raise FileError(f"the item has no {name!r}; did you mean {close[0]}?")
     return to_record(OwnItem, values, "the item")
+
+
+def to_own_task(model: Model, given: Any) -> list[Candidate]:
+    """Every entry of a list, or line of a pandas table, as a candidate: dicts such as the lines of a jsonl
+    file, or (prompt, counterfactual)."""
+    if hasattr(given, "to_dict") and hasattr(given, "columns"):
+        given = given.to_dict("records")
+    if not isinstance(given, Sequence) or not given:
+        raise PromptError(f"a task is not {shortened(given)}; {_WAYS}")
+    candidates = []
+    for number, entry in enumerate(given, 1):
+        if is_text_with_counterfactual(entry):
+            entry = dict(zip(("prompt", "counterfactual"), entry, strict=True))
+        if not isinstance(entry, Mapping):
+            raise PromptError(f"entry {number} of a task is not {shortened(entry)}; {_WAYS}")
+        try:
+            candidates.append(_to_item(entry).to_candidate(model))
+        except CircuitsError as why:
+            raise PromptError(f"entry {number}: {why}") from why
+    return candidates
 
 
 def read_own_task(model: Model, path: Path) -> list[Candidate]:

@@ -64,7 +64,7 @@ _AT_A_TIME: Final = 2000  # units whose bootstrap resamples are in memory togeth
 
 def rank(
     model: Any,
-    task: Task | str | Path,
+    task: Task | str | Path | Any,
     *,
     units: Units = "heads",
     mlps: Mlps = "computed",
@@ -79,8 +79,9 @@ def rank(
 ) -> Ranking:
     """Which heads (or edges) a task takes, in order, and how many explain 80, 90 and 95% of it.
 
-    `task` is a Task, a name of TASKS, or the path of a jsonl file; `count` pairs are measured, by default
-    64 for heads and 16 for edges. `units` are "heads", "edges" (attention edges: one head, one key, one
+    `task` is a Task, a name of TASKS, the path of a jsonl file, or its lines as a list of dicts, of (prompt,
+    counterfactual) or as a pandas table; `count` pairs are measured, by default 64 for heads and 16 for edges.
+    `units` are "heads", "edges" (attention edges: one head, one key, one
     query) or "wires" (component edges: one writer, one reader, all positions together). The `order` of
     component edges is "search" (the search for small circuits, the default), "effect" (exact effects alone),
     "eap", "eap-ig", or that of a file of EAP-IG or MIB (`from_eap`), to evaluate somebody else's circuit.

@@ -25,12 +25,20 @@ from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Metric, Pair, Prompt, answer_token, to_prompt
 from circuits.results import Progress, silent
-from circuits.tasks.families import FAMILIES, Candidate, Marked, Roles, read_own_task
+from circuits.tasks.families import (
+    FAMILIES,
+    Candidate,
+    Marked,
+    Roles,
+    read_own_task,
+    to_own_task,
+)
 from circuits.tasks.names import check_task
 from circuits.tracing.judge import LEAST_GAP, is_small
 
 PAIRS: Final = 64  # of a task, unless the user says otherwise
 END: Final = "END"
+OWN: Final = "own pairs"  # the name of a task that was given as a list or a table
 LEAST_DIFFERENCE: Final = 0.5  # of probabilities, by which a model must favour the right years
 _BATCH: Final = 32  # candidates judged between two reports of progress
 _TOGETHER: Final = 16  # prompts, or pairs of them, that run together
@@ -137,7 +145,7 @@ def _counted(reasons: Sequence[tuple[str, int]]) -> str:
 
 def to_task(
     model: Any,
-    name: str | Path,
+    name: str | Path | Any,
     *,
     count: int = PAIRS,
     seed: int = 0,
@@ -145,16 +153,23 @@ def to_task(
 ) -> Task:
     """At most `count` pairs that this model gets right, of one of TASKS or of a jsonl file of your own.
 
+    A list of dicts such as the lines of that file, or of (prompt, counterfactual), will do, and a pandas table.
+
     >>> task = circuits.to_task(model, "indirect_object", count=4)
     >>> task.pairs[0].clean.text
     'After Laura and Sarah walked to the market, Sarah handed the map to'
     """
-    check_task(name)
+    is_named = isinstance(name, str | Path)
+    if is_named:
+        check_task(name)
     model = as_model(model)
     if count < 1:
         raise PromptError(f"a task needs at least one pair, not {count}")
-    family = FAMILIES.get(str(name))
-    if family is None:
+    family = FAMILIES.get(str(name)) if is_named else None
+    if not is_named:
+        title = OWN
+        candidates = iter(to_own_task(model, name))
+    elif family is None:
         title = Path(name).stem
         candidates = iter(read_own_task(model, Path(name)))
     else:

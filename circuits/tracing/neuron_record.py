@@ -96,6 +96,12 @@ class Neurons(Saved, Pictured):
         inside = all(0 <= each.neuron < count for each in self.neurons)
         require(inside, "it describes a neuron that its MLP lacks")
 
+    @property
+    def summary(self) -> str:
+        """The model, the MLP with its effect, and how many neurons it has."""
+        effect = f"effect {self.effect:z.3f}, {len(self.effects)} neurons"
+        return f"of {self.source.name}: {self.name}: {effect}"
+
     def __str__(self) -> str:
         from circuits.show.neuron_figures import neurons_text
 
