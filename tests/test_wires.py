@@ -27,10 +27,13 @@ from circuits.components import (
 )
 from circuits.engine import Direction, Runs, prepare
 from circuits.engine.kept import CircuitForward, KeptRuns
+from circuits.engine.wire_table import WireTable
 from circuits.engine.wires import wire_effects
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt, to_pair
+from circuits.tracing.asked import Asked, names_of_positions
+from circuits.wires.pairs import kept_runs
 from circuits.zoo.language import tokenizer
 
 KEY, MIDDLE, LAST = 5, 6, 8
@@ -346,6 +349,44 @@ def test_kept_wires_explain_what_a_forward_by_hand_says_with_all_others_swapped(
         torch.testing.assert_close(explained, expected, atol=CLOSE, rtol=0)
     # Everything kept, nothing kept.
     assert expected[-2:].tolist() == pytest.approx([1.0, 0.0], abs=CLOSE)
+
+
+@pytest.mark.parametrize("at_roles", [False, True], ids=["edges", "roles"])
+def test_a_circuit_of_a_family_keeps_in_each_prompt_what_a_forward_by_hand_says(
+    loaded: dict[str, Model], at_roles: bool
+) -> None:
+    """Two prompts of different lengths, by component edges and by wires at roles."""
+    model, hand = loaded["gpt2"], ByHand("gpt2", gated=False)
+    roles = {9: (("WORD", 5), ("END", 8)), 8: (("WORD", 4), ("END", 7))}  # by length
+    asked = []
+    for text in (TEXT, TEXT.removeprefix("The ")):
+        other = text.replace("large", "hot")
+        pair = to_pair(model, text, counterfactual=other, answer="small", foil="cold")
+        asked.append(Asked(pair, roles[len(pair)]))
+    kept = kept_runs(model, asked, at_places=at_roles)
+    draw = torch.Generator().manual_seed(3)
+    chosen = torch.rand(len(kept.table), generator=draw) < 0.7
+    expected = []
+    for each in asked:
+        assert isinstance(each.question, Pair)
+        names = names_of_positions(each.roles, len(each))
+        wires = wires_in(kept.table, chosen, names)
+        expected.append(by_hand_kept(hand, each.question, wires))
+    shares = kept.kept(chosen[None])[0].float()
+    torch.testing.assert_close(shares, torch.tensor(expected), atol=CLOSE, rtol=0)
+
+
+def wires_in(table: WireTable, chosen: torch.Tensor, names: list[str]) -> list[Wire]:
+    """The wires of a circuit at the positions, of these names, of one prompt."""
+    wires = []
+    for number in chosen.nonzero().flatten().tolist():
+        edge, place = divmod(number, len(table.places))
+        wire = table.edges.wires[edge]
+        if table.everywhere:
+            wires.append(wire)
+        elif table.places[place] in names:
+            wires.append(replace(wire, position=names.index(table.places[place])))
+    return wires
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +28,7 @@ from circuits.models.model import Model
 from circuits.prompts import to_pair
 from circuits.show.export import export, load_saved
 from circuits.tasks.eap import from_eap
+from circuits.wires.parts import Node
 from circuits.wires.random_circuits import random_circuit
 from circuits.wires.record import Wiring
 from circuits.wires.search import merit, search
@@ -271,11 +273,30 @@ def test_a_circuit_is_measured_on_other_questions(planted: Model, found: Wiring)
 
 
 @pytest.mark.long
-def test_a_head_that_steps_in_is_found_and_marked(planted: Model) -> None:
-    """L1H0 is the only reader of what is said: without it nothing keeps anything."""
+def test_without_a_head_that_has_no_backup_nothing_is_kept(planted: Model) -> None:
+    """L1H0 is the only reader of what is said."""
     less = wiring(planted, TEXT, without=["L1H0"], **QUESTION)
     assert less.reachable == pytest.approx(0, abs=0.05)
     assert all(each.wire.writer != Component.parse("L1H0") for each in less.wires)
+
+
+@pytest.mark.long
+def test_heads_that_join_only_without_another_are_marked(models: dict[str, Model]) -> None:
+    asked: Any = {"swap": {"large": "hot"}, "answer": "small", "foil": "cold"}
+    text = 'The opposite of "large" is "'
+    usual = wiring(models["gpt2"], text, positions=False, **asked)
+    gone = usual.heads[-1]
+    less = wiring(models["gpt2"], text, positions=False, without=[gone], **asked)
+    assert gone not in less.heads and not any(each.new for each in usual.wires)
+    joined = heads_of(less.nodes) - heads_of(usual.nodes)
+    assert joined
+    for each in less.wires:
+        ends = {Node.written(each.wire), *less.readers_of(each.wire)}
+        assert each.new == bool(heads_of(ends) & joined)
+
+
+def heads_of(nodes: Iterable[Node]) -> set[str]:
+    return {str(node) for node in nodes if node.component and node.component.kind == "head"}
 
 
 @pytest.mark.long
@@ -456,6 +477,7 @@ def test_the_command_prints_writes_and_names_roles(
     ran = CliRunner().invoke(main, [*call, "--role", "END=-1", "-o", str(tmp_path)])
     assert ran.exit_code == 0, ran.output
     assert "component edges keep" in ran.stdout and "wiring.json" in ran.stdout
+    assert "component edges keep" in (tmp_path / "wiring.html").read_text()
     printed = CliRunner().invoke(main, [*call, "--role", "END=-1", "--json"])
     assert json.loads(printed.stdout) == json.loads((tmp_path / "wiring.json").read_text())
 
