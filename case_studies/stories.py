@@ -6,12 +6,14 @@ among the 6 (L1H2 L1H3 L4H4 L5H1).
 """
 
 from pathlib import Path
+from statistics import correlation
 
 from matplotlib.figure import Figure
 
 import circuits
 from circuits.show import comparison_grid, mapping_figure, save_figure
-from circuits.show.canvas import BLUE, MUTED, looks
+from circuits.show.canvas import BLUE, COLUMN, MUTED, SMALL, figure_around, looks
+from circuits.show.plots import axes_for
 from circuits.show.task_tables import task_comparison_table
 
 HERE = Path(__file__).parent / "stories"
@@ -22,23 +24,32 @@ LABELLED = 0.1  # heads whose effect is at least this in either model are named 
 
 def same_heads(effects: list[dict[str, float]]) -> Figure:
     """The effect of each head on the task, dense across and sparse upwards: alike lies on the diagonal."""
+    alike = correlation(*([each[head] for head in effects[0]] for each in effects))
+    finding = f"Effects of {len(effects[0])} heads in both models: r = {alike:.2f}"
+    question = "names: each head alone swapped, mean of all pairs"
     with looks():
-        figure = Figure(figsize=(3.4, 3.3), layout="constrained")
-        axes = figure.subplots()
+        axes = axes_for(None, (COLUMN, 3.3), finding, question)
         axes.axline((0, 0), slope=1, color=MUTED, linewidth=0.8, linestyle=":")
         for head, dense in effects[0].items():
             sparse = effects[1][head]
             axes.plot(dense, sparse, "o", color=BLUE, markersize=4)
             if max(abs(dense), abs(sparse)) >= LABELLED:
+                above = sparse > dense  # then the name is at the left, away from the diagonal
                 axes.annotate(
-                    head, (dense, sparse), xytext=(4, 3), textcoords="offset points", fontsize=6
+                    head,
+                    (dense, sparse),
+                    xytext=(-4, 3) if above else (4, -7),
+                    textcoords="offset points",
+                    fontsize=SMALL,
+                    ha="right" if above else "left",
                 )
         axes.margins(0.12)  # space for the names
         axes.set(
-            xlabel=f"effect of the head in {MODELS[0]}",
-            ylabel=f"effect of the head in {MODELS[1]}",
+            xlabel=f"effect in {MODELS[0]} (share of the gap)",
+            ylabel=f"effect in {MODELS[1]} (share of the gap)",
         )
-    return figure
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure_around(axes)
 
 
 def main() -> None:

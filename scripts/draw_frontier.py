@@ -15,13 +15,16 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
+from matplotlib.transforms import Bbox
 
 from circuits.files import to_markdown
 from circuits.models.load import find
 from circuits.show import canvas
 from circuits.show.canvas import looks, save_figure
+from circuits.show.plots import framed
 from circuits.sparsify.attention import hard, logits_under
 from circuits.sparsify.measure import measure
 from circuits.sparsify.sampling import sample_rows
@@ -31,6 +34,7 @@ POINTS = Path(__file__).with_name("frontier.jsonl")
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 SHIPS = "stories15m-sparse"
 DRAWN, ROWS, LENGTH, SEED = 128, 48, 128, 1
+AIM = (0.65, 0.12)  # at most so many open edges a query and head, and so many nats
 SLOPE = 0.1  # nats for each factor e in open edges, between the twin that ships and the sparsest one
 
 
@@ -111,35 +115,68 @@ def points_table(points: list[Point]) -> str:
 
 def frontier_figure(points: list[Point]) -> Figure:
     """Every point with its name, the line through the twin that ships, and the aim as a shaded corner."""
-    figure = Figure(figsize=(canvas.WIDTH * 0.75, 3.4), layout="constrained")
-    axes = figure.subplots()
     ships = next(point for point in points if point.name == SHIPS)
     left, right = 0.5, 1.3 * max(point.edges for point in points)
-    ends = [ships.divergence - SLOPE * math.log(edges / ships.edges) for edges in (left, right)]
+    edges, divergence = AIM
+    reached = sum(point.edges <= edges and point.divergence <= divergence for point in points)
+    figure = framed(
+        None,
+        (canvas.WIDTH * 0.75, 3.2),
+        f"{reached or 'None'} of {len(points)} trainings of a twin of stories15m reaches the aim",
+        f"divergence from the original against open edges a query and head, on rows of {LENGTH} tokens",
+        notes=f"Red: the twin that ships. Line: {SLOPE:g} nats for each factor e in open edges, through it. "
+        f"Shaded: the aim, at most {edges:g} edges and {divergence:g} nats.",
+    )
+    axes = figure.subplots()
+    ends = [ships.divergence - SLOPE * math.log(at / ships.edges) for at in (left, right)]
     axes.plot((left, right), ends, color=canvas.LINE, linewidth=1, zorder=1)
-    axes.fill_between((left, 0.65), 0, 0.12, color=canvas.WASH, zorder=0)
-    axes.text(0.51, 0.112, "aim", color=canvas.MUTED, va="top")
+    axes.fill_between((left, edges), 0, divergence, color=canvas.shade(0.1), zorder=0)
     for point in points:
         colour = canvas.RED if point.name == SHIPS else canvas.BLUE
         axes.plot(point.edges, point.divergence, "o", color=colour, markersize=4)
-        axes.annotate(
-            point.name,
-            (point.edges, point.divergence),
-            (4, 3),
-            textcoords="offset points",
-            color=canvas.INK,
-        )
     axes.set(
         xscale="log",
         xlim=(left, right),
         ylim=(0, 1.1 * max(point.divergence for point in points)),
-        xlabel="open edges a query and head, 128 tokens",
-        ylabel="divergence, nats",
+        xlabel="open edges a query and head (log scale)",
+        ylabel="divergence (nats)",
     )
     ticks = [tick for tick in (0.5, 0.65, 1, 1.5, 2, 3) if tick <= right]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
+    axes.spines[["top", "right"]].set_visible(False)
+    write_names(axes, points)
     return figure
+
+
+def write_names(axes: Axes, points: list[Point]) -> None:
+    """Write each point's name beside it, where neither a point nor another name is."""
+    figure = canvas.figure_around(axes)
+    figure.draw_without_rendering()  # so that the place of each point is known
+    taken = []
+    for point in points:
+        x, y = axes.transData.transform((point.edges, point.divergence))
+        reach = 3 * figure.dpi / 72
+        taken.append(Bbox.from_extents(x - reach, y - reach, x + reach, y + reach))
+    for point in points:
+        for across, up in ((5, 3), (-5, 3), (5, -3), (-5, -3)):
+            name = axes.annotate(
+                point.name,
+                (point.edges, point.divergence),
+                (across, up),
+                textcoords="offset points",
+                fontsize=canvas.SMALL,
+                color=canvas.INK,
+                ha="left" if across > 0 else "right",
+                va="bottom" if up > 0 else "top",
+            )
+            box = name.get_window_extent()
+            if not any(box.overlaps(other) for other in taken):
+                break
+            name.remove()
+        else:
+            raise SystemExit(f"no space for the name of {point.name}")
+        taken.append(box)
 
 
 if __name__ == "__main__":

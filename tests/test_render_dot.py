@@ -64,6 +64,7 @@ def sentence(dot: str) -> list[str]:
 def test_the_planted_diagram_says_all_that_figure_b_says() -> None:
     said = texts(to_dot(planted()))
     assert '5 of 144 heads carry 80% of large(5) → "(8)' in said
+    assert to_scene(planted()).question() in " ".join(said)
     assert {"Q", "K", *map(str, CARRIERS)} <= set(said)
     assert {
         "opposite",
@@ -189,9 +190,11 @@ def test_a_span_that_is_built_twice_says_so_and_stands_between_key_and_output() 
     assert "0" in said  # no BOS: the sentence starts at position 0
 
 
-def test_nothing_carried_is_drawn_without_maps() -> None:
-    assert "head L" not in to_dot(empty()) and "caption" not in to_dot(empty())
-    assert {"small", "The"} <= set(texts(to_dot(empty())))
+def test_nothing_carried_is_drawn_without_maps_and_says_what_was_asked() -> None:
+    assert "head L" not in to_dot(empty())
+    said = texts(to_dot(empty()))
+    assert {"small", "The"} <= set(said)
+    assert "logit(small) − logit(cold)" in " ".join(said) and "Q" not in said
 
 
 def test_a_circuit_whose_focus_is_not_in_the_file_is_drawn_without_an_arrow() -> None:

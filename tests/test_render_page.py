@@ -479,7 +479,7 @@ def test_the_keyboard_reaches_everything(show) -> None:
     assert page.locator("#share-value").inner_text() == "100%"
     cell = page.locator(".column").nth(1).locator('.cell[data-item="head:0"]')
     cell.focus()
-    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")  # layer 0 is at the bottom
     page.keyboard.press("ArrowRight")
     assert page.locator(".column").nth(1).locator(".inspector h3").inner_text() == "L1H1"
 

@@ -95,7 +95,7 @@ def _without_a_field(stored: dict[str, Any]) -> None:
     del stored[
         next(
             name
-            for name in ("model", "source", "models", "names", "counterfactuals")
+            for name in ("counterfactuals", "model", "source", "models", "names")
             if name in stored
         )
     ]

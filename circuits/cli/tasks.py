@@ -133,10 +133,10 @@ def _draw_ranking(folder: Path, ranking: Ranking, model: Model, task: Task) -> N
     from circuits.tasks.ranking import heads_of
 
     heads = heads_of(ranking)
-    example = task.pairs[0].clean
-    maps = maps_of(model, example, heads)
+    example = task.pairs[0]
+    maps = maps_of(model, example.clean, heads)
     save_figure(keep_curves(ranking), folder, name="curve")
-    panel = ranking_panel(ranking, heads, maps, prompt=example)
+    panel = ranking_panel(ranking, heads, maps, prompt=example.clean, pair=example)
     save_figure(head_grid(panel), folder, name="heads")
 
 
@@ -298,7 +298,9 @@ def _heads_of_task(
     if all_heads:
         heads = tuple(each.unit for each in ranking.ranked if isinstance(each.unit, Head))
     figures = measure_panel(model, pairs, heads=heads)
-    example = pairs.pairs[0].clean
-    maps = maps_of(model, example, figures.heads)
-    panel = ranking_panel(ranking, figures.heads, maps, prompt=example, figures=figures)
+    example = pairs.pairs[0]
+    maps = maps_of(model, example.clean, figures.heads)
+    panel = ranking_panel(
+        ranking, figures.heads, maps, prompt=example.clean, pair=example, figures=figures
+    )
     return ranking, panel, figures

@@ -113,6 +113,10 @@ class Pair:
         both = zip(self.clean.tokens, self.counterfactual.tokens, strict=True)
         return tuple(index for index, (clean, other) in enumerate(both) if clean != other)
 
+    def without_function(self) -> Pair:
+        """The same pair as a file holds it: a metric's function is not saved."""
+        return replace(self, metric=replace(self.metric, function=None))
+
 
 def _lengths_where_they_differ(clean: Prompt, other: Prompt) -> str:
     """`; 'Ben' is 1 token, 'Bartholomew' is 5`: what is left of both without their common ends."""

@@ -31,7 +31,7 @@ from circuits.show.canvas import (
     looks,
 )
 from circuits.show.plots import axes_for
-from circuits.show.words import spell
+from circuits.show.words import spell, task_words
 from circuits.tasks.ranking import COUNTED
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _counts(lines: Sequence[KeepCurve], share: float) -> str:
             units = units.removesuffix("s")
         who = "more than all" if count is None else f"{count:,}"
         found.append(f"{who} {units} in {spell(line.title, longest=24)}")
-    return f"{share:.0%} of {spell(lines[0].ranking.task)} takes {' and '.join(found)}"
+    return f"{share:.0%} of {task_words(lines[0].ranking.task)} takes {' and '.join(found)}"
 
 
 def _question(rankings: Sequence[Ranking]) -> str:

@@ -358,22 +358,53 @@ def _strength(effect: float) -> str:
 
 
 def _draw_label(sheet: Sheet, layout: Placement, label: str, left_of_output: float) -> None:
-    """Write the label before the highest arrow in front, or where boxes are in the way, beside the output."""
+    """Write the label before the highest arrow in front; where boxes are in the way above it, else beside the
+    output."""
     in_front = [(y, item) for item, y in layout.lanes.items() if item.front]
     if not in_front:
         return
     y, item = min(in_front, key=lambda each: each[0])
     width = width_of(label, _RED_BOLD)
-    spaces = free_spaces((PRINT.axis, layout.width), layout.taken(item.layer))
-    before = [space for space in spaces if space[0] < item.start]
-    if before and item.text_x > item.start:
-        left, right = before[-1]
-        right = min(right, item.start) - 3
-        if right - left >= width:
-            sheet.write(right, y + 2.1, label, _RED_BOLD, ha="right", zorder=5)
-            return
-    if left_of_output - PRINT.axis - 6 >= width:
+    right = _label_before(layout, item, width)
+    if right is None and item.layer < max(last for _, last in layout.rows):
+        above = item.layer + 1
+        y = (layout.y_of(above, top=True) + layout.y_of(above, top=False)) / 2
+        right = _label_above(layout, item, width)
+    if right is not None:
+        sheet.write(right, y + 2.1, label, _RED_BOLD, ha="right", zorder=5)
+    elif left_of_output - PRINT.axis - 6 >= width:
         sheet.write(left_of_output - 6, 15, label, _RED_BOLD, ha="right", zorder=5)
+
+
+def _label_before(layout: Placement, item: PlacedItem, width: float) -> float | None:
+    """The right end of a label of this width before an arrow; None if it has no space there."""
+    spaces = [space for space in _spaces_of_layer(layout, item.layer) if space[0] < item.start]
+    if not spaces or item.text_x <= item.start:
+        return None
+    left, right = spaces[-1]
+    right = min(right, item.start) - 3
+    return right if right - left >= width else None
+
+
+def _label_above(layout: Placement, item: PlacedItem, width: float) -> float | None:
+    """The right end of a label of this width in the layer above an arrow, not farther right than the arrow."""
+    for left, right in reversed(_spaces_of_layer(layout, item.layer + 1)):
+        right = min(right, item.end) - 3
+        if right - left - 3 >= width and right > item.start:
+            return right
+    return None
+
+
+def _spaces_of_layer(layout: Placement, layer: int) -> list[Interval]:
+    """What boxes and ticks leave of a layer, from left to right."""
+    taken = list(layout.taken(layer))
+    half = layout.columns.half
+    for _, node in layout.boxes:
+        for position in node["positions"] if layer in ticks_of(node) else ():
+            centre = layout.columns.x_of(position)
+            if centre is not None:
+                taken.append((centre - half, centre + half))
+    return free_spaces((PRINT.axis, layout.width), sorted(taken))
 
 
 def _draw_output(sheet: Sheet, scene: Scene, layout: Placement) -> float:

@@ -99,11 +99,10 @@ def to_dot(
             _add_heads(page, start, end, scene)
         else:
             _add_arrow(page, start, end, mapping)
-    if has_maps:
-        beside = Digraph(graph_attr={"rank": "same"})
-        beside.node("caption", f"<{_caption(scene)}>")
-        beside.edge("caption", OUTPUT, style="invis")  # so that it stands left of the output
-        page.subgraph(beside)
+    beside = Digraph(graph_attr={"rank": "same"})
+    beside.node("caption", f"<{_caption(scene, has_maps=has_maps)}>")
+    beside.edge("caption", OUTPUT, style="invis")  # so that it stands left of the output
+    page.subgraph(beside)
     return page
 
 
@@ -293,18 +292,22 @@ def _add_heads(page: Digraph, start: str, end: str, scene: Scene) -> None:
         page.edge(f"{name}:n", end, weight="3", **look)
 
 
-def _caption(scene: Scene) -> str:
-    """What the maps are, how they are to be read, and how much of the mapping their heads carry."""
-    assert scene.front is not None
-    names = [_font(scene.front["label"], INK, 9, bold=True)]
-    names += [_font(row, INK, 9) for row in name_rows(scene.carriers, most=_MOST_NAMES)]
-    whole_row = 'COLSPAN="2"'
+def _caption(scene: Scene, *, has_maps: bool) -> str:
+    """What was found and what was asked, how the maps are to be read, and whose maps they are."""
+    whole_row = 'COLSPAN="2"' if has_maps else ""
     rows = []
     for line in textwrap.wrap(scene.verdict, 60):
         rows.append([_cell(_font(line, INK, 9, bold=True), whole_row)])
     rows.append([_cell(_font(scene.finding, RED, 11, bold=True), whole_row)])
-    rows.append([_cell(_cross()), _cell(_table([[_cell(line)] for line in names]))])
-    for note in (scene.more(_MOST_MAPS), scene.counted(scene.drawn)):
+    for line in textwrap.wrap(scene.question(), 60):
+        rows.append([_cell(_font(line, MUTED, 9), whole_row)])
+    if has_maps:
+        assert scene.front is not None
+        names = [_font(scene.front["label"], INK, 9, bold=True)]
+        names += [_font(row, INK, 9) for row in name_rows(scene.carriers, most=_MOST_NAMES)]
+        rows.append([_cell(_cross()), _cell(_table([[_cell(line)] for line in names]))])
+    more = scene.more(_MOST_MAPS) if has_maps else ""
+    for note in (more, scene.counted(scene.drawn)):
         if note:
             rows.append([_cell(_font(note, MUTED, 9), whole_row)])
     return _table(rows, padding=4)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -47,11 +48,19 @@ from circuits.show.legend import (
     write_lines,
 )
 from circuits.show.maps import Tiles, draw_cross, draw_ramp, draw_tiles
+from circuits.show.plots import with_minus
 from circuits.show.task_tables import panel_facts
-from circuits.show.words import plural, question_words, spell, verdict_in_short
+from circuits.show.words import (
+    pair_words,
+    plural,
+    question_words,
+    spell,
+    task_words,
+    verdict_in_short,
+)
 
 if TYPE_CHECKING:
-    from circuits.prompts import Prompt
+    from circuits.prompts import Pair, Prompt
     from circuits.tasks.compare import TaskComparison
     from circuits.tasks.patterns import PanelFigures
     from circuits.tasks.ranking import Ranking
@@ -141,13 +150,19 @@ def ranking_panel(
     maps: Sequence[np.ndarray],
     *,
     prompt: Prompt,
+    pair: Pair | None = None,
     title: str | None = None,
     figures: PanelFigures | None = None,
 ) -> Panel:
-    """A panel of heads with their maps (query, key) on a prompt; its note says how many heads the task takes."""
+    """A panel of heads with their maps (query, key) on a prompt; its note says how many heads the task takes.
+
+    The line below the title names the task and the prompt and, where its `pair` is known, what was swapped.
+    """
     effect_of = {each.unit: each.effect for each in ranking.ranked}
     all_ranked = all(head in effect_of for head in heads)
     example = spell(prompt.text, longest=_LONGEST_PROMPT)
+    if pair is not None:
+        example += f"; {pair_words(pair)}"
     return Panel(
         title=ranking.model if title is None else title,
         heads=tuple(heads),
@@ -156,7 +171,7 @@ def ranking_panel(
         effects=tuple(effect_of[head] for head in heads) if all_ranked else (),
         needed=ranking.count()[0] if all_ranked else None,
         facts=() if figures is None else tuple(panel_facts(figures).items()),
-        question=f"{spell(ranking.task)}, {plural(ranking.pairs, 'pair')}; maps of: {example}",
+        question=f"{task_words(ranking.task)}, {plural(ranking.pairs, 'pair')}; maps of: {example}",
         words=tuple(prompt.words),
     )
 
@@ -190,14 +205,15 @@ def comparison_grid(
             heads = heads[: len(shown.heads)]
         maps = comparison.maps[number][: len(heads)]
         prompt = comparison.prompts[number]
+        pair = None if comparison.examples is None else comparison.examples[number]
         panel = ranking_panel(
-            ranking, heads, maps, prompt=prompt, title=names[number], figures=shown
+            ranking, heads, maps, prompt=prompt, pair=pair, title=names[number], figures=shown
         )
         panels.append(panel)
         needed, _, _ = ranking.count()
         count = "more than all" if needed is None else needed
         counts.append(f"{count} in {spell(names[number])}")
-    title = f"Heads that explain 90% of {spell(comparison.task)}: {', '.join(counts)}"
+    title = f"Heads that explain 90% of {task_words(comparison.task)}: {', '.join(counts)}"
     return head_grid(panels, per_row=per_row, title=title, query_up=query_up, figure=figure)
 
 
@@ -388,15 +404,41 @@ def _draw_table(sheet: Sheet, panels: Sequence[Panel]) -> None:
     area = Area(0, 0, _TABLE, _TITLE + _ROW * len(names) + 2)
     sheet.box(area, LINE, PAPER, depth=0)
     x = _TABLE - 5 - _COLUMN * (len(panels) - 1)  # the right end of the first column of values
-    for panel, title in zip(panels, _short([panel.title for panel in panels]), strict=True):
+    heads = _column_heads([spell(panel.title) for panel in panels])
+    for panel, lines in zip(panels, heads, strict=True):
         facts = dict(panel.facts)
-        sheet.write(x, 13, title, HEADING_SMALL, ha="right")
+        for above, line in enumerate(reversed(lines)):
+            sheet.write(x, 14.5 - 7 * above, line, HEADING_SMALL, ha="right")
         for row, name in enumerate(names):
             y = _TITLE + _ROW * row + 2
             sheet.write(x, y, facts.get(name, ""), NAME, ha="right")
         x += _COLUMN
     for row, name in enumerate(names):
         sheet.write(5, _TITLE + _ROW * row + 2, name, NOTE)
+
+
+def _column_heads(titles: Sequence[str]) -> list[list[str]]:
+    """The heads of columns in one line or two; shortened where two of them would touch."""
+    heads = [_in_two_lines(title) for title in titles]
+    for left, right in pairwise(heads):
+        beside = right[-len(left) :]  # the lines that have a neighbour at their left
+        if any(width_of(line, HEADING_SMALL) > _COLUMN - 3 for line in beside):
+            return [[title] for title in _short(titles)]
+    # The first column may be as wide as the names of the rows and itself.
+    space = _TABLE - 10 - _COLUMN * (len(titles) - 1)
+    for number, lines in enumerate(heads):
+        if any(width_of(line, HEADING_SMALL) > space + _COLUMN * number for line in lines):
+            return [[title] for title in _short(titles)]
+    return heads
+
+
+def _in_two_lines(title: str) -> list[str]:
+    """A title, broken at a hyphen or a space if it is wider than a column."""
+    ends = [at + 1 for at, letter in enumerate(title[:-1]) if letter in "- "]
+    if not ends or width_of(title, HEADING_SMALL) <= _COLUMN - 3:
+        return [title]
+    halves = [[title[:at].strip(), title[at:]] for at in ends]
+    return min(halves, key=lambda lines: max(width_of(line, HEADING_SMALL) for line in lines))
 
 
 def _short(titles: Sequence[str]) -> list[str]:
@@ -418,6 +460,7 @@ def _short(titles: Sequence[str]) -> list[str]:
 
 
 def _short_number(value: float) -> str:
-    """`.32`, `-.05`, `1.02`: an effect in as few letters as say it."""
+    """`.32`, `−.05`, `1.02`: an effect in as few letters as say it."""
     text = f"{value:z.2f}"
-    return text.replace("0.", ".", 1) if abs(value) < 0.995 else text
+    short = text.replace("0.", ".", 1) if abs(value) < 0.995 else text
+    return with_minus(short)

@@ -26,7 +26,7 @@ from circuits.show.canvas import (
 )
 from circuits.show.heatmaps import MapOnAxes, grid_words
 from circuits.show.plots import axes_for, write_beside
-from circuits.show.words import heads_carry, plural, spell, verdict_in_short
+from circuits.show.words import heads_carry, pair_words, plural, spell, verdict_in_short
 from circuits.tasks.compare import Comparison
 from circuits.tracing import Interval, Mapping, Stability
 from circuits.tracing.family import FamilyTrace
@@ -93,8 +93,13 @@ def carry_words(heads: Collection[Head], share: float | None, what: str) -> str:
 
 
 def _ends(result: Mapping | Stability | Comparison) -> str:
-    """`key 5 → query 8`."""
-    return f"key {result.key} → query {result.query}"
+    """`large(5) → "(8)` where the prompt is known, else `key 5 → query 8`."""
+    pair = None if isinstance(result, Mapping) else result.pair
+    if pair is None:
+        return f"key {result.key} → query {result.query}"
+    words = pair.clean.words
+    key, query = (f"{spell(words[at], longest=16)}({at})" for at in (result.key, result.query))
+    return f"{key} → {query}"
 
 
 @heads_of_result.register
@@ -114,19 +119,23 @@ def _(family: FamilyTrace) -> HeadPlot:
     mapping, carriers = family.mapping, family.carriers()
     share = None if mapping.doubts else mapping.modulation(family.share)
     finding = carry_words(carriers, share, _ends(mapping))
-    pairs = f"mean of {plural(len(family.pairs), 'pair')}{verdict_in_short(family)}"
-    metric = spell(str(family.pairs[0].metric), longest=80)
+    asked = pair_words(family.pairs[0], others=len(family.pairs) - 1)
     total = f"total {family.total.mean:z.2f} of the gap"
-    question = f"{metric}; {spell(family.model)}; {pairs}; {total}"
+    question = f"{asked}; {spell(family.model)}, mean{verdict_in_short(family)}; {total}"
     return HeadPlot(finding, question, interval_rows(family.heads, carriers))
 
 
 @heads_of_result.register
 def _(stability: Stability) -> HeadPlot:
-    runs = plural(len(stability.counterfactuals), "counterfactual")
+    runs = len(stability.counterfactuals)
     often = "in 80% of the runs or more"
     finding = f"{heads_carry(len(stability.core))} {_ends(stability)} {often}"
-    question = f"{runs} of one kind{verdict_in_short(stability)}; total {stability.total.mean:z.2f} of the gap"
+    asked = f"{plural(runs, 'counterfactual')} of one kind"
+    if stability.pair is not None:
+        words = pair_words(stability.pair, others=runs - 1, kind="counterfactual")
+        asked = f"{words}; {spell(stability.model)}"
+    total = f"total {stability.total.mean:z.2f} of the gap"
+    question = f"{asked}{verdict_in_short(stability)}; {total}"
     rows = interval_rows([(each.head, each.effect) for each in stability.heads], stability.core)
     return HeadPlot(finding, question, rows, marked=f"carries {often}")
 
@@ -152,6 +161,8 @@ def _(comparison: Comparison) -> HeadPlot:
     finding += f", {len(shared)} in both"
     totals = " and ".join(f"{total:z.2f}" for total in comparison.totals)
     question = f"open: {first}, filled: {second}; total {totals} of the gap; carriers of {comparison.share:.0%}"
+    if comparison.pair is not None:
+        question = f"{pair_words(comparison.pair)}; {question}"
     unclear = [verdict for verdict in comparison.verdicts if verdict not in (None, "clear")]
     if unclear:
         question += "; not a clear question"

@@ -58,6 +58,7 @@ MapOnAxes = Patching | Paths | LogitAttribution | LogitLens | HeadScores
 _MOST_HEADS: Final = 24  # rows of a map of heads by position
 _MOST_CELLS: Final = 12  # rows of a table of the strongest cells
 _MOST_LABELS: Final = 40  # along an axis; of a longer one every so many are named
+_MOST_STAGES: Final = 3  # of positions on the way up that a title names
 _FAINT: Final = 0.1  # of the scale
 _CELL: Final = 0.17  # inches, the height of a cell
 _LABEL: Final = 10  # characters of a token along an axis
@@ -254,6 +255,10 @@ def grid_words(result: MapOnAxes) -> tuple[str, str]:
     strongest = result.strongest(1)
     if not strongest:
         return what, question
+    if isinstance(result, Patching) and result.sites == "residual":
+        way = _way_up(result)
+        if len(way) <= _MOST_STAGES:
+            return f"{what}: strongest at {', then '.join(way)}", question
     place, value = strongest[0]
     return f"{what}: strongest at {_place_words(result.axes, place)}, {value:z.2f}", question
 
@@ -269,6 +274,27 @@ def _place_words(axes: Sequence[Axis], place: Sequence[str]) -> str:
     for name, label in zip(names, place, strict=True):
         where.append(label if name == "position" else f"{name} {label}")
     return ", ".join(where)
+
+
+def _way_up(result: Patching) -> list[str]:
+    """Where the residual stream has its strongest effect on the way up: `large(5) in layers 0–3`."""
+    layers, positions = result.axes
+    stages: list[
+        tuple[str, int, int]
+    ] = []  # a position, and the layers in which it is the strongest
+    for layer, effects in enumerate(np.nan_to_num(result.values)):
+        position = positions.labels[int(effects.argmax())]
+        first = layer
+        if stages and stages[-1][0] == position:
+            first = stages.pop()[1]
+        stages.append((position, first, layer))
+    words = []
+    for position, first, last in stages:
+        where = f"layer {layers.labels[first]}"
+        if first < last:
+            where = f"layers {layers.labels[first]}–{layers.labels[last]}"
+        words.append(f"{position} in {where}")
+    return words
 
 
 def _what_is_shown(result: MapOnAxes) -> str:

@@ -95,7 +95,7 @@ def draw_bars(
     ax.barh(range(len(effects)), effects, color=colours, height=0.7)
     ax.set_yticks(range(len(effects)), names)
     for row, effect in enumerate(effects):
-        text = f"{effect:z.3f}"
+        text = with_minus(f"{effect:z.3f}")
         if notes is not None:
             text = f"{text}  {notes[row]}".rstrip()
         write_beside(ax, max(effect, 0.0), row, text)
@@ -103,6 +103,11 @@ def draw_bars(
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
     ax.tick_params(axis="x", color=MUTED)
+
+
+def with_minus(number: str) -> str:
+    """A written number with a minus where it has a hyphen, as the numbers of axes have."""
+    return number.replace("-", "−")
 
 
 def write_beside(

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 
 from circuits.components import Side
 from circuits.show import canvas, counterfactual_words, metric_words, spell
-from circuits.show.plots import draw_bars, framed
+from circuits.show.plots import draw_bars, framed, with_minus
 from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import SMALL, token, visible
 from circuits.show.words import question_words, verdict_lines, verdict_words
@@ -33,6 +33,7 @@ _SIDES: Final[dict[Side, str]] = {
 _MOST_WRITERS: Final = 8  # writers of a side, and parts of a score
 _LONGEST_VERDICT: Final = 200  # characters of a verdict above the picture
 _FEWEST_ROWS: Final = 6  # of bars, so that the map beside them is not too small
+_LEAST_SIDE: Final = 0.05  # of the strongest side; one with less is a line, not a panel
 # Tokens along an attention map; of a longer prompt only key and query are named.
 _MOST_TICKS: Final = 16
 
@@ -117,9 +118,9 @@ def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
     """The attention map with the edge framed, and a column of bars for each side that has an effect.
 
     The first bar of a column is the whole side, the others are its strongest writers. All columns have one
-    scale. A side without an effect is named in the line below.
+    scale. A side with hardly any effect is named in the line below.
     """
-    sides = [side for side in why.sides if abs(side.effect) >= SMALL]
+    sides = _drawn_sides(why)
     columns = [_bars(side) for side in sides]
     most_bars = max(map(len, columns), default=1)
     effects = [effect for bars in columns for _, effect in bars] or [1.0]
@@ -131,7 +132,7 @@ def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
         # Words along the map need less space than bars.
         rows = max(most_bars, _FEWEST_ROWS, 0.8 * min(len(why.prompt), _MOST_TICKS))
         size = (width, 0.7 + 0.16 * rows)
-        figure = framed(figure, size, *_words_above(why), notes=_explained(why))
+        figure = framed(figure, size, *_words_above(why), notes=_explained(why, sides))
         axes = figure.subplots(1, 1 + len(sides), width_ratios=(1.15, *map(_width, columns)))
         axes = [axes] if isinstance(axes, Axes) else list(axes)
         _draw_map(axes[0], why)
@@ -157,18 +158,42 @@ def _words_above(why: Why) -> tuple[str, str]:
     return finding, f"{question}; {verdict}" if verdict else question
 
 
-def _explained(why: Why) -> str:
-    """The sides without an effect, and what names and numbers of the picture mean."""
+def _drawn_sides(why: Why) -> list[SideWriters]:
+    """The sides with an effect that is something beside that of the strongest side."""
+    strongest = max(abs(side.effect) for side in why.sides)
+    least = max(SMALL, _LEAST_SIDE * strongest)
+    return [side for side in why.sides if abs(side.effect) >= least]
+
+
+def _explained(why: Why, drawn: Sequence[SideWriters]) -> str:
+    """The sides that are not drawn, and what names and numbers of the picture mean."""
     parts = []
     for side in why.sides:
+        name = f"{side.side.capitalize()} side"
         if abs(side.effect) < SMALL:
-            parts.append(f"{side.side.capitalize()} side: no effect ({side.effect:z.3f}).")
+            parts.append(f"{name}: no effect ({side.effect:z.3f}).")
+        elif side not in drawn:
+            parts.append(f"{name}: hardly any effect ({with_minus(f'{side.effect:z.3f}')}).")
     parts.append(
-        f"The head's message swapped has an effect of {why.effect:z.2f}. Whole side: what the head reads there "
-        "comes from the counterfactual run alone. Below it its writers, each swapped for this head alone: "
-        "M4@13 is the MLP of layer 4 at position 13, L4H4@13 a head. Effects do not add up."
+        f"The head's message swapped has an effect of {with_minus(f'{why.effect:z.2f}')}. Whole side: what the "
+        "head reads there comes from the counterfactual run alone. Below it its writers, each swapped for this "
+        f"head alone{_names_explained(drawn)}. Effects do not add up."
     )
     return " ".join(parts)
+
+
+def _names_explained(drawn: Sequence[SideWriters]) -> str:
+    """What names of writers mean, by the first of each kind: `: M4@13 is the MLP of layer 4 at position 13`."""
+    meanings = {}
+    for side in drawn:
+        for each in side.writers[:_MOST_WRITERS]:
+            where = "every position" if each.position is None else f"position {each.position}"
+            layer, kind = each.writer.layer, each.writer.kind
+            if kind == "mlp" and abs(each.effect) >= SMALL:
+                meanings.setdefault(kind, f"{each} is the MLP of layer {layer} at {where}")
+            if kind == "head" and abs(each.effect) >= SMALL:
+                meanings.setdefault(kind, f"{each} is a head of layer {layer} at {where}")
+    return f": {', '.join(meanings.values())}" if meanings else ""
 
 
 def fill_with_why(folder: Path, why: Why) -> None:

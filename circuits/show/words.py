@@ -11,6 +11,7 @@ from circuits.errors import escaped
 
 if TYPE_CHECKING:
     from circuits.instruments.grids import OfPairs
+    from circuits.prompts import Noise, Pair, Prompt
     from circuits.tracing.neuron_record import Neurons
     from circuits.tracing.records import Circuit
     from circuits.tracing.why_record import Why
@@ -33,16 +34,23 @@ def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
+def task_words(name: str) -> str:
+    """The name of a task in words: `indirect object`."""
+    return spell(name).replace("_", " ")
+
+
 def identity_words(identity: float) -> str:
     """How much clean patched into clean changes, without the digits that are rounding."""
     return f"below {ROUNDING:.0e}" if identity < ROUNDING else f"{identity:.1e}"
 
 
 def metric_words(
-    result: Circuit | Why | Wiring | Neurons | OfPairs, *, longest: int = LONGEST_WORD
+    result: Circuit | Why | Wiring | Neurons | OfPairs | Pair, *, longest: int = LONGEST_WORD
 ) -> str:
     """The metric with its tokens spelled."""
     metric = result.metric
+    if metric.kind == "custom":
+        return "custom metric"
     answer = spell(metric.answer_text, longest=longest)
     foil = None if metric.foil_text is None else spell(metric.foil_text, longest=longest)
     return str(replace(metric, answer_text=answer, foil_text=foil))
@@ -59,12 +67,25 @@ def counterfactual_words(
 
     Positions in `roles` are named: `Ben(S2) → Tom`.
     """
-    words = getattr(result.counterfactual, "words", None)
+    return _changed_words(
+        result.prompt, result.counterfactual, longest=longest, most=most, roles=roles
+    )
+
+
+def _changed_words(
+    prompt: Prompt,
+    counterfactual: Prompt | Noise,
+    *,
+    longest: int,
+    most: int,
+    roles: Mapping[int, str] | None = None,
+) -> str:
+    words = getattr(counterfactual, "words", None)
     if words is None:
-        return str(result.counterfactual)
+        return str(counterfactual)
     names = roles or {}
     changes = []
-    for position, (clean, other) in enumerate(zip(result.prompt.words, words, strict=True)):
+    for position, (clean, other) in enumerate(zip(prompt.words, words, strict=True)):
         if clean != other:
             old, new = spell(clean, longest=longest), spell(other, longest=longest)
             changes.append(f"{old}({names.get(position, position)}) → {new}")
@@ -84,6 +105,15 @@ def question_words(
     if family is not None:
         more += f", mean of {len(family.counted)} pairs"
     return f"{changed}{more}; {metric_words(result, longest=12)}; {spell(name, longest=40)}"
+
+
+def pair_words(pair: Pair, *, others: int = 0, kind: str = "pair") -> str:
+    """The question of one pair: `large(5) → hot; logit(small) − logit(cold)`. With others of its kind:
+    `large(5) → hot and 5 pairs like it; …`."""
+    changed = _changed_words(pair.clean, pair.counterfactual, longest=12, most=2)
+    if others:
+        changed += f" and {plural(others, kind)} like it"
+    return f"{changed}; {metric_words(pair, longest=12)}"
 
 
 def verdict_words(result: Any) -> str:

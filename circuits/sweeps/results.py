@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from circuits.errors import FileError, PromptError
 from circuits.results import PICTURES, Pictured
-from circuits.show.words import plural
+from circuits.show.words import plural, spell
 from circuits.sweeps.manifest import Manifest, read_manifest
 from circuits.sweeps.mean import MeanCircuit, mean_of
 from circuits.sweeps.store import copy_lines, read_table
@@ -146,8 +146,15 @@ class Sweep(Pictured):
         return together(judged, noun="lines")
 
     def heads_to_plot(self) -> HeadPlot:
-        """What its figure shows: the mean of its lines."""
-        return self.mean().heads_to_plot()
+        """What its figure shows: the mean of its lines, and what the first of them asks."""
+        plot = self.mean().heads_to_plot()
+        first = self.table.iloc[0]
+        asked = f"first line: {spell(first['key_token'])}({first['key']}) → "
+        asked += f"{spell(first['query_token'])}({first['query']})"
+        for name in ("answer", "foil"):
+            if isinstance(first[name], str):
+                asked += f", {name} {spell(first[name], longest=16)}"
+        return replace(plot, question=f"{asked}; {plot.question}")
 
     def circuit(self, id: str | int, *, model: Any = None) -> Circuit:
         """A line's circuit, measured again with controls and spans; `model` if its name does not load it."""

@@ -20,6 +20,7 @@ from circuits.components import Head
 from circuits.errors import PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model
+from circuits.prompts import Pair
 from circuits.results import Progress, sha256_of, silent
 from circuits.tasks.comparison import NOTICEABLE, SIDES, Comparison, Moved, TaskComparison
 from circuits.tasks.patterns import maps_of, measure_panel
@@ -126,6 +127,7 @@ def _compare_circuits(first: Circuit, second: Circuit, share: float) -> Comparis
         verdicts=(_verdict(first), _verdict(second)),
         reasons=(_reasons(first), _reasons(second)),
         doubts=(before.doubts, after.doubts),
+        pair=Pair(first.prompt, first.counterfactual, first.metric).without_function(),
     )
 
 
@@ -198,6 +200,7 @@ def _compare_rankings(
         panels=(panels[0], panels[1]),
         arrays_sha256="",
         arrays={},
+        examples=(tasks[0].pairs[0].without_function(), tasks[1].pairs[0].without_function()),
     )
     arrays = {}
     for side, name in enumerate(SIDES):

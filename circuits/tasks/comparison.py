@@ -10,7 +10,7 @@ import numpy as np
 
 from circuits.components import Head
 from circuits.errors import PromptError, escaped
-from circuits.prompts import Prompt
+from circuits.prompts import Pair, Prompt
 from circuits.results import Arrays, OfHeads, Pictured, Saved, Tabular, require
 from circuits.tasks.patterns import Changed, PanelFigures, changed
 from circuits.tasks.ranking import COUNTED, EXPLAINED, Ranking, Units
@@ -63,6 +63,7 @@ class Comparison(OfHeads, Saved, Pictured):
     reasons: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # why each is not clear
     # Why each modulation is withheld.
     doubts: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    pair: Pair | None = None  # what the first circuit was asked; None in older files
 
     @property
     def summary(self) -> str:
@@ -170,6 +171,7 @@ class TaskComparison(Tabular, Saved, Pictured):
     arrays_sha256: str
     # "first", "second": the maps of all heads in `order`, on `prompts`, (head, query, key)
     arrays: Arrays = field(repr=False, compare=False, hash=False)
+    examples: tuple[Pair, Pair] | None = None  # the first pair of each; None in older files
 
     @property
     def summary(self) -> str:

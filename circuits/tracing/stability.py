@@ -364,6 +364,8 @@ def _to_record(
         overlap=_overlap(carriers_at[share]),
         shares=tuple((level, _core(sets)) for level, sets in carriers_at.items()),
         restore=None if turned is None else tuple(sorted(turned)),
+        model=model.name,
+        pair=batches[0].pairs[0].without_function(),
     )
 
 

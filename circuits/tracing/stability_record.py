@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from circuits.components import Head
 from circuits.errors import escaped
+from circuits.prompts import Pair
 from circuits.results import OfHeads, Pictured, Saved, require
 from circuits.tracing.parts import CORE, FamilyControl, Interval, QuestionControl
 
@@ -48,6 +49,9 @@ class Stability(OfHeads, Saved, Pictured):
     # The verdict on the pair that was asked first, or on all pairs of a family.
     question: QuestionControl | FamilyControl | None = None
     doubts: tuple[str, ...] = ()  # reasons why the modulation of that pair is withheld
+    # The model and the first pair; empty and None in older files.
+    model: str = ""
+    pair: Pair | None = None
 
     @property
     def core(self) -> tuple[Head, ...]:

@@ -94,6 +94,7 @@ export function renderPath({ circuit, curve }) {
   curve.setAttribute("aria-label", `${carriers.length} heads reach ${reached} of the total`);
 }
 
+// A row of cells for each layer, layer 0 at the bottom as in every figure, and the numbers of the heads below.
 export function buildEffects(column) {
   const { circuit, effects } = column;
   const cellHeight = Math.max(11, Math.min(22, Math.floor(330 / circuit.layers)));
@@ -101,17 +102,19 @@ export function buildEffects(column) {
   effects.style.maxWidth = `${circuit.heads * 28 + 40}px`;
   effects.style.setProperty("--cell", `${cellHeight}px`);
   const axis = (text) => element("span", { class: "axis", text, "aria-hidden": "true" });
+  column.cells = []; // by the number of the head
+  for (let layer = circuit.layers - 1; layer >= 0; layer -= 1) {
+    effects.append(axis(layer));
+    for (let index = 0; index < circuit.heads; index += 1) {
+      const head = layer * circuit.heads + index;
+      const item = `head:${head}`;
+      const attributes = { type: "button", class: "cell", tabindex: head ? -1 : 0, "data-item": item };
+      column.cells[head] = makeSelectable(element("button", attributes), circuit, item);
+      effects.append(column.cells[head]);
+    }
+  }
   effects.append(axis("L \\ H"));
   for (let index = 0; index < circuit.heads; index += 1) effects.append(axis(index));
-  column.cells = [];
-  for (let head = 0; head < circuit.layers * circuit.heads; head += 1) {
-    if (head % circuit.heads === 0) effects.append(axis(head / circuit.heads));
-    const item = `head:${head}`;
-    const attributes = { type: "button", class: "cell", tabindex: head ? -1 : 0, "data-item": item };
-    const cell = makeSelectable(element("button", attributes), circuit, item);
-    column.cells.push(cell);
-    effects.append(cell);
-  }
 }
 
 export function renderEffects({ circuit, cells, scale }) {
