@@ -209,6 +209,7 @@ def test_whatever_question_is_shown_the_form_says_it(tab: Any) -> None:
 NOTE_WORDS = """() => {
   const noted = (window.noted = []);
   const note = () => {
+    window.hasWaited ||= document.querySelector(".pending") !== null;
     if (!document.querySelector(".column")) return;
     const isPartly = document.querySelector(".verdict").textContent.startsWith("measuring");
     const tiles = document.querySelector(".tiles");
@@ -229,9 +230,8 @@ def test_a_null_question_is_said_to_be_measured_and_then_to_be_nothing(tab: Any)
     field = page.locator(f'.other[data-position="{LARGE}"]')
     field.fill("hot")
     field.press("Tab")
-    page.locator("#ask-go").click()
-    page.locator(".pending").wait_for()
-    page.locator("#ask-said", has_text="answered in").wait_for()
+    ask(page)
+    assert page.evaluate("window.hasWaited")
     noted = page.evaluate("window.noted")
     partly = [text for is_partly, text in noted if is_partly]
     assert partly and all("measuring…" in text for text in partly)
@@ -336,10 +336,22 @@ def test_a_question_that_is_begun_before_the_history_arrives_stays(tab: Any) -> 
 
 
 def test_two_models_stand_side_by_side(tab: Any, mini: Model) -> None:
-    page = tab()
+    page, held = tab(), []
+
+    def hold_first(route: Any) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.route("**/ask", hold_first)
     page.locator("#second").select_option("mini-sparse")
     type_prompt(page)
     page.locator("#ask-go").click()
+    page.locator(".pending").nth(1).wait_for()  # both are said to be measured
+    while not held:
+        page.wait_for_timeout(10)
+    held[0].continue_()  # however slow its way, the second does not overtake it
     page.locator(".column").nth(1).locator(".tile").first.wait_for()
     page.locator("#ask-cancel").wait_for(state="hidden")  # both have answered
     assert page.locator("#second").input_value() == "mini-sparse"
@@ -388,8 +400,9 @@ def test_two_tabs_at_once_get_their_own_answers(tab: Any, mini: Model) -> None:
     type_prompt(two, key=2)
     one.locator("#ask-go").click()
     two.locator("#ask-go").click()
-    for page, key in ((one, LARGE), (two, 2)):
+    for page in (one, two):
         page.locator("#ask-said", has_text="answered in").wait_for()
+    for page, key in ((one, LARGE), (two, 2)):
         word = page.locator(f'.other[data-position="{key}"]').input_value()
         found = circuits.trace(mini, PROMPT, key=key, query=LAST, swap={key: word})
         assert page.locator(".tile .name").all_inner_texts() == [
@@ -403,7 +416,7 @@ def test_a_reloaded_page_shows_what_it_showed(tab: Any) -> None:
     type_prompt(page)
     ask(page)
     page.locator(".tile").first.click()
-    page.wait_for_timeout(100)
+    page.wait_for_url(re.compile("pin="))
     before = page.locator(".status").inner_text(), page.locator(".inspector h3").inner_text()
     page.reload()
     page.locator(".inspector.is-pinned").wait_for()

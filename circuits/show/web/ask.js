@@ -4,8 +4,18 @@ import { alignedPositions, nameOf, unpack } from "./circuit.js";
 import { byId, copyText, element } from "./dom.js";
 import { attempt, isUntouched, renderForm, startForm } from "./form.js";
 import { openAddress } from "./page.js";
-import { post, runJob } from "./server.js";
-import { chosen, circuitWith, circuitsOf, groupOf, live, pairOf, shownCircuits, state, update } from "./state.js";
+import { followJob, post, startJob } from "./server.js";
+import {
+  chosen,
+  circuitWith,
+  circuitsOf,
+  groupOf,
+  live,
+  pairOf,
+  shownCircuits,
+  state,
+  update,
+} from "./state.js";
 import { MEASURING } from "./text.js";
 
 const STAGES = { carriers: "finding carriers", writers: "who wrote what it reads" };
@@ -16,7 +26,9 @@ export function startAsking(openedAt) {
   return attempt(async () => {
     const response = await fetch("history");
     const answers = await response.json();
-    update({ circuits: [...state.circuits, ...answers.map(unpack)] });
+    // What was asked meanwhile may be in the history already.
+    const earlier = answers.filter(({ id }) => !circuitWith(id)).map(unpack);
+    update({ circuits: [...earlier, ...state.circuits] });
     if (isUntouched()) openAddress(openedAt); // who has begun a question keeps it
   });
 }
@@ -57,7 +69,8 @@ function askMapping(circuit, pair) {
     const question = { ...each.asking, key: ends[0], query: ends[1], group };
     asked.push({ question, tokens: each });
   }
-  const before = state.circuits.find((each) => !each.unfinished && isSameQuestion(each.asking, asked[0].question));
+  const isAnswer = (each) => !each.unfinished && isSameQuestion(each.asking, asked[0].question);
+  const before = state.circuits.find(isAnswer);
   if (before) update({ group: groupOf(before), beside: "", pinned: null });
   else askAll(asked);
 }
@@ -71,43 +84,49 @@ function isSameQuestion(one, other) {
 function askWithout(circuit, head) {
   const without = [...circuit.asking.without, nameOf(circuit, head)];
   const waiting = { question: { ...circuit.asking, without }, tokens: circuit };
-  update({ waiting: [...state.waiting, waiting] });
+  update({ waiting: [...state.waiting, waiting], error: "" });
   ask(waiting);
 }
 
-// Show these questions, and measure them. They wait together, so that the form names both models from the start.
-function askAll(asked) {
+// Show these questions, and measure them. They wait together, so that the form names both models from the
+// start. Each is in the server's queue before the next is sent, so they are answered and stand in this order.
+async function askAll(asked) {
   const before = { group: state.group, beside: state.beside };
   const waiting = asked.map((each) => ({ ...each, before }));
-  update({ group: asked[0].question.group, beside: "", pinned: null, waiting: [...state.waiting, ...waiting] });
-  return Promise.all(waiting.map(ask));
+  const { group } = asked[0].question;
+  update({ group, beside: "", pinned: null, waiting: [...state.waiting, ...waiting], error: "" });
+  for (const each of waiting) await ask(each);
 }
 
-// Measure a question that waits. Its circuit is shown as it grows; an error is one line of the form.
+// Ask the server a question that waits; resolves when it is in the server's queue.
 async function ask(waiting) {
   const { question } = waiting;
-  let job = null;
   update({ progress: { text: "asked", share: 0 } });
+  try {
+    const job = await startJob("ask", question);
+    addJob(job, aboutQuestion(question));
+    showAnswer(waiting, job);
+  } catch (error) {
+    endQuestion(waiting, null, "", error.message);
+  }
+}
+
+// Show the circuit of a question as it grows.
+async function showAnswer(waiting, job) {
   const handlers = {
     waiting: ({ ahead }) => showProgress(ahead ? `${ahead} before it` : "begun", 0),
     progress: ({ stage, done, total }) => showProgress(STAGES[stage] || stage, total ? done / total : 0),
     circuit: (packed) => receiveCircuit(waiting, packed),
   };
-  const onStart = (id) => {
-    job = id;
-    update({ jobs: [...state.jobs, { id, about: aboutQuestion(question) }] });
-  };
-  let text = "";
   try {
-    const done = await runJob("ask", question, handlers, onStart);
-    text = done ? `answered in ${done.seconds} s` : "cancelled";
+    const done = await followJob(job, handlers);
+    endQuestion(waiting, job, done ? `answered in ${done.seconds} s` : "cancelled");
   } catch (error) {
-    update({ error: error.message });
+    endQuestion(waiting, job, "", error.message);
   }
-  endQuestion(waiting, job);
-  showProgress(text, 1);
 }
 
+const addJob = (id, about) => update({ jobs: [...state.jobs, { id, about }] });
 const aboutQuestion = ({ group, without }) => `${group} ${without.join(" ")}`;
 
 // A circuit, or more of one that is shown already.
@@ -121,16 +140,18 @@ function receiveCircuit(waiting, packed) {
   });
 }
 
-// A question that was cancelled or failed leaves no circuit behind. What was shown before is shown again, but the
-// form keeps what it says, to be mended.
-function endQuestion(waiting, job) {
+// A question that was cancelled or failed leaves no circuit behind. What was shown before is shown again, but
+// the form keeps what it says, to be mended.
+function endQuestion(waiting, job, text, error = "") {
   const circuits = state.circuits.filter((circuit) => circuit.id !== job || !circuit.unfinished);
   const stillWaiting = state.waiting.filter((each) => each !== waiting);
   const jobs = state.jobs.filter(({ id }) => id !== job);
   const groups = [...circuits.map(groupOf), ...stillWaiting.map(({ question }) => question.group)];
   const isLost = state.group !== "" && !groups.includes(state.group);
   const shown = isLost ? waiting.before : {};
-  update({ circuits, waiting: stillWaiting, jobs, ...shown, form: { ...state.form, isKept: isLost } });
+  const form = { ...state.form, isKept: isLost };
+  const progress = { text, share: 1 };
+  update({ circuits, waiting: stillWaiting, jobs, ...shown, form, progress, error: error || state.error });
 }
 
 function showProgress(text, share) {
@@ -161,7 +182,8 @@ function headActions(circuit, head) {
   const without = [...circuit.asking.without, name];
   const isThis = ({ asking }) => asking.without.join(" ") === without.join(" ");
   if (!circuitsOf(groupOf(circuit)).some(isThis) && !circuit.asking.without.includes(name)) {
-    const title = `Measure the circuit with ${name} swapped to the counterfactual, and show it beside this one`;
+    const measured = `Measure the circuit with ${name} swapped to the counterfactual`;
+    const title = `${measured}, and show it beside this one`;
     const about = aboutQuestion({ ...circuit.asking, without });
     buttons.push(button(about, `Without ${name}`, title, () => askWithout(circuit, head)));
   }
@@ -174,15 +196,11 @@ const aboutWhy = (circuit, head) => `why ${circuit.id} ${head} ${pairOf(circuit)
 function askWhy(circuit, head) {
   return attempt(async () => {
     const [key, query] = pairOf(circuit);
-    const about = aboutWhy(circuit, head);
-    let job = null;
-    const onStart = (id) => {
-      job = id;
-      update({ jobs: [...state.jobs, { id, about }] });
-    };
     const request = { job: circuit.id, head: nameOf(circuit, head), key, query };
+    const job = await startJob("why", request);
+    addJob(job, aboutWhy(circuit, head));
     try {
-      await runJob("why", request, { why: (answer) => circuit.whys.push(answer) }, onStart);
+      await followJob(job, { why: (answer) => circuit.whys.push(answer) });
     } finally {
       update({ jobs: state.jobs.filter(({ id }) => id !== job), circuits: state.circuits });
     }

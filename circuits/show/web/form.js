@@ -1,6 +1,7 @@
-// The form in which a question is put together: prompt, key, query, counterfactual. It is drawn from `state.form`.
-// What the server said (tokens, next words, proposals) stands there with what it was said of, and is shown only
-// as long as the form still says the same. Whenever another question is shown below, the form follows it.
+// The form in which a question is put together: prompt, key, query, counterfactual. It is drawn from
+// `state.form`. What the server said (tokens, next words, proposals) stands there with what it was said of,
+// and is shown only as long as the form still says the same. Whenever another question is shown below, the
+// form follows it.
 
 import { EXAMPLES } from "./examples.js";
 import { addRovingFocus, byId, drawIfChanged, element, replaceKeepingFocus, setLabel } from "./dom.js";
@@ -42,15 +43,17 @@ export function startForm(actions) {
   byId("second").append(...["", ...page.models].map(option));
   const offered = EXAMPLES.filter(({ model }) => !model || page.models.includes(model));
   const exampleButton = (example) => {
+    const { name, prompt } = example;
     const onclick = () => askExample(example, actions.ask);
-    return element("button", { type: "button", class: "tool", title: example.prompt, text: example.name, onclick });
+    return element("button", { type: "button", class: "tool", title: prompt, text: name, onclick });
   };
   byId("ask-examples").append(...offered.map(exampleButton));
   let timer = null;
   byId("prompt").addEventListener("input", ({ target }) => {
     clearTimeout(timer);
-    timer = setTimeout(readPrompt, TYPING_PAUSE);
     update({ error: "", form: { ...state.form, prompt: target.value, key: null, query: null, swap: {} } });
+    if (tokensOfForm()) readPrompt(); // they are known and shown, so they can be clicked at once
+    else timer = setTimeout(readPrompt, TYPING_PAUSE);
   });
   byId("model").addEventListener("change", ({ target }) => {
     editForm({ model: target.value, key: null, query: null, swap: {} });
@@ -76,7 +79,8 @@ export async function attempt(work) {
 
 async function readPrompt() {
   const { model, prompt } = state.form;
-  const isWanted = () => isCurrent({ model, prompt }, "model", "prompt"); // the user may have typed on meanwhile
+  // The user may type on meanwhile.
+  const isWanted = () => isCurrent({ model, prompt }, "model", "prompt");
   update({ error: "" });
   if (!prompt.trim()) return;
   let tokens = tokensOfForm();
@@ -226,7 +230,9 @@ function instruction({ key, query }, tokens) {
 function renderChips(tokens) {
   const { key, query } = state.form;
   const chips = byId("ask-chips");
-  const draw = () => chips.replaceChildren(...tokens.words.map((_, position) => tokenButton(tokens, position)));
+  const draw = () => {
+    chips.replaceChildren(...tokens.words.map((_, position) => tokenButton(tokens, position)));
+  };
   drawIfChanged(chips, [tokens, key, query, state.picking], () =>
     replaceKeepingFocus(chips, ".ask-chip", "data-position", draw),
   );
@@ -283,13 +289,16 @@ function renderProposals() {
   });
 }
 
-// The counterfactual's fields are made anew only when their words change, so that nothing is lost while one types.
+// The counterfactual's fields are made anew only when their words change, so that nothing is lost while one
+// types.
 function renderCounterfactual(tokens) {
   const { swap } = state.form;
   const container = byId("ask-other");
   drawIfChanged(container, [tokens.model, tokens.words, swap], () => {
-    const focused = container.contains(document.activeElement) ? document.activeElement.dataset.position : null;
-    container.replaceChildren(...tokens.words.map((word, position) => counterfactualInput(tokens, word, position)));
+    const { activeElement } = document;
+    const focused = container.contains(activeElement) ? activeElement.dataset.position : null;
+    const input = (word, position) => counterfactualInput(tokens, word, position);
+    container.replaceChildren(...tokens.words.map(input));
     if (focused !== null) container.children[focused]?.focus();
   });
 }

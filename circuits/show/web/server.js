@@ -22,11 +22,15 @@ export async function post(path, body) {
   return answer;
 }
 
-// Start a job and follow it to its end. `handlers` are called with the value of each event of their name.
-// Resolves with what the job says at its end, or with null if it was cancelled.
-export async function runJob(path, body, handlers, onStart = () => {}) {
+// Put a job into the server's queue; resolves with its id.
+export async function startJob(path, body) {
   const { job } = await post(path, body);
-  onStart(job);
+  return job;
+}
+
+// Follow a job to its end. `handlers` are called with the value of each event of their name.
+// Resolves with what the job says at its end, or with null if it was cancelled.
+export function followJob(job, handlers) {
   return new Promise((resolve, reject) => {
     const source = new EventSource(`jobs/${job}`);
     for (const [name, handle] of Object.entries(handlers)) {
@@ -42,4 +46,8 @@ export async function runJob(path, body, handlers, onStart = () => {}) {
     endOn("failed", ({ error }) => reject(new Error(error)));
     endOn("error", () => reject(new Error(SILENT)));
   });
+}
+
+export async function runJob(path, body, handlers) {
+  return followJob(await startJob(path, body), handlers);
 }
