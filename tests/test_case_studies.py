@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import refresh_pages
 
 STUDIES = Path(__file__).parents[1] / "case_studies"
 # Modules without a `main` measure for a study that imports them.
@@ -103,6 +104,13 @@ def test_a_case_study_finds_what_it_says(name: str, tmp_path: Path) -> None:
             (folder / page).read_text().splitlines() for folder in (tmp_path, STUDIES)
         )
         assert written[:20] == kept[:20]
+
+
+@pytest.mark.parametrize("page", refresh_pages.pages(), ids=lambda page: page.name)
+def test_a_page_that_is_kept_has_the_style_and_script_of_today(page: Path) -> None:
+    """And so a policy that lets them run: it names their hashes."""
+    kept = page.read_text(encoding="utf-8")
+    assert kept == refresh_pages.refreshed(kept), "run scripts/refresh_pages.py"
 
 
 @pytest.mark.studies

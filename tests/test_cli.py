@@ -640,8 +640,10 @@ def test_work_that_reports_nothing_is_not_silent(capsys: pytest.CaptureFixture[s
     with output.progress(log_every=0.2) as note:
         note("carriers", 99, 100)
         time.sleep(1.5)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"carriers: 99 of 100, 99%, 0:00:0\d so far", line)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines  # one, or on a busy machine more
+    for line in lines:
+        assert re.fullmatch(r"carriers: 99 of 100, 99%, 0:00:\d\d so far", line)
 
 
 def test_time_left_is_the_pace_of_the_stage_itself() -> None:

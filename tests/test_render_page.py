@@ -563,7 +563,7 @@ def test_a_link_shows_what_was_seen(show, browser: Browser) -> None:
     page.locator(".chip").nth(1).click()
     page.locator(".column").nth(1).locator(".tile").first.click()
     page.locator(".tool", has_text="+").first.click()
-    page.wait_for_timeout(100)
+    page.wait_for_url(re.compile("view="))
     other = browser.new_page(viewport={"width": 1440, "height": 900})
     other.goto(page.url)
     assert (

@@ -21,7 +21,7 @@ from circuits.errors import NoPairError, PromptError
 from circuits.files import new_folder, to_json
 
 if TYPE_CHECKING:
-    from circuits.tasks.compare import TaskComparison
+    from circuits.tasks.comparison import TaskComparison
     from circuits.tracing.records import Circuit
 
 WITH_PROMPT: Final = {"prompt", "key", "query", "open_page", "share"} | options.QUESTION

@@ -15,6 +15,13 @@ from circuits.files import write_folder
 from circuits.results import FORMATS, open_result
 
 
+def why_option(about: str) -> options.Decorator:
+    """The files of answers of `circuits why`."""
+    return option(
+        "--why", "answers", type=options.path, multiple=True, metavar="FILE", help=about
+    )
+
+
 @click.command("render")
 @options.saved_argument
 @option(
@@ -29,13 +36,8 @@ from circuits.results import FORMATS, open_result
     type=options.SHARE_RANGE,
     help="The share that the carriers must reach, by default the one that was measured.",
 )
-@option(
-    "--why",
-    "answers",
-    type=options.path,
-    multiple=True,
-    metavar="FILE",
-    help="Answers of `circuits why -o` for the page, beside those in the folder; repeatable.",
+@why_option(
+    "Answers of `circuits why -o` for the page, beside those in the folder; repeatable."
 )
 @options.output("Where to, by default beside the result.")
 @options.json_option
@@ -87,14 +89,7 @@ def render_command(
     metavar="FILE",
     help="Where to, by default the standard output.",
 )
-@option(
-    "--why",
-    "answers",
-    type=options.path,
-    multiple=True,
-    metavar="FILE",
-    help="Answers that `circuits why -o` wrote, for neuronpedia; repeatable.",
-)
+@why_option("Answers that `circuits why -o` wrote, for neuronpedia; repeatable.")
 @options.json_option
 def export_command(
     path: Path, to: str, output: Path | None, answers: tuple[Path, ...], as_json: bool

@@ -3,8 +3,8 @@
 The page's script adds up widths and looks up heights; every decision is made here.
 
 1. Across, a token's column has a fixed width, and all else is placed relative to columns: names by a position
-   and an offset from it. A gap's column stands for all positions in it. Places are
-   chosen with all gaps closed. Opening a gap only moves things apart, so what did not touch still does not.
+   and an offset from it. A gap's column stands for all positions in it. Places are chosen with all gaps
+   closed. Opening a gap only moves things apart, so what did not touch still does not.
 2. Down, the arrow of a mapping in a layer keeps its lane at every share; the lane has space for all heads of
    the path. Lanes that nothing stands in are closed, so rows differ between shares: a stage is the rows of
    the shares with the same carriers.
@@ -19,16 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from circuits.components import Head
 from circuits.show import OUTPUT, Scene
+from circuits.show.arrows import Interval, PlacedItem, in_lanes, place_arrow
 from circuits.show.graph import Ends
 from circuits.show.layout import (
-    Interval,
     Lanes,
     Named,
-    PlacedItem,
     groups_under,
-    in_lanes,
     layers_text,
-    place_arrow,
     shown_spans,
     stack_layers,
     taken_by,
@@ -110,9 +107,7 @@ def lay_out_page(
     for of_mapping in tracks:
         width = max([width, *(track.right for track in of_mapping)])
     groups = in_lanes(groups_under(scene, spans, centres.__getitem__, right, _note_width))
-    last = centres[
-        len(labels) - 1
-    ]  # the centre of the last token, over which the output stands
+    last = centres[len(labels) - 1]  # of the last token, over which the output stands
     output_width, output_offset = _place_output(scene, last, right)
     output_left = last + output_offset - output_width / 2
     caption_space = output_left - PAGE.axis - 12

@@ -15,7 +15,7 @@ from typing import Final
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
-from circuits.show.layout import Sizes
+from circuits.show.arrows import Sizes
 
 PILL_GAP: Final = 3  # between the pills of two heads
 _PILL_LETTER: Final = 8  # the width of a letter of a head's name, on average

@@ -18,11 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from circuits.errors import FileError, PromptError
+from circuits.files import SIGNATURE
 from circuits.instruments.grids import OnAxes
 from circuits.instruments.reading_records import HeadScores, LogitAttribution, LogitLens
 from circuits.results import PICTURES
 from circuits.show import canvas, tables, wiring
-from circuits.show.canvas import SIGNATURE
 from circuits.show.curves import keep_curves
 from circuits.show.diagram import circuit_figure
 from circuits.show.dot import HeadGroup, heads_to_dot, to_dot
@@ -37,7 +37,7 @@ from circuits.show.why import why_figure, why_sections
 from circuits.show.wiring_dot import wiring_dot
 from circuits.show.wiring_figure import wiring_figure
 from circuits.show.words import spell
-from circuits.tasks.compare import TaskComparison
+from circuits.tasks.comparison import TaskComparison
 from circuits.tasks.ranking import Ranking
 from circuits.tracing import Mapping
 from circuits.tracing.neuron_record import Neurons

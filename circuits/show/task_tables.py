@@ -14,7 +14,7 @@ from circuits.instruments.reading_records import READING, HeadScores
 from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import visible
 from circuits.show.words import verdict_lines, verdict_values, verdict_words
-from circuits.tasks.compare import TaskComparison
+from circuits.tasks.comparison import TaskComparison
 from circuits.tasks.patterns import PanelFigures, changed
 from circuits.tasks.ranking import (
     COUNTED,

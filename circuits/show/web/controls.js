@@ -35,16 +35,18 @@ export function renderControls({ circuit, controls: list }) {
   const { random_mean, random_p95, random_draws, sufficiency, identity, key_totals } = controls;
   const share = percent(controls.share);
   const pool = controls.random_pool ?? null;
-  const from = pool === null ? "among all heads, carriers included" : `among the ${pool} that are no carriers`;
-  const draws = `95th percentile ${number(random_p95)} of ${random_draws} draws ${from}`;
-  facts.push(["Random heads", number(random_mean), `share of the gap: as many as carry ${share} of the total; ${draws}`]);
-  facts.push(["Sufficiency", number(sufficiency), `share of the total that is left with only the carriers at ${share}`]);
+  const from = pool === null ? "all heads, carriers included" : `the ${pool} that are no carriers`;
+  const draws = `95th percentile ${number(random_p95)} of ${random_draws} draws among ${from}`;
+  const asMany = `share of the gap: as many as carry ${share} of the total; ${draws}`;
+  facts.push(["Random heads", number(random_mean), asMany]);
+  const left = `share of the total that is left with only the carriers at ${share}`;
+  facts.push(["Sufficiency", number(sufficiency), left]);
   const others = [...key_totals.keys()].filter((position) => position !== mapping.key);
   others.sort((a, b) => Math.abs(key_totals[b]) - Math.abs(key_totals[a]));
   if (others.length) {
     const where = `share of the gap: largest total of another key, ${tokenAt(circuit, others[0])}`;
     facts.push(["Next key", number(key_totals[others[0]]), where]);
   }
-  const size = identity < 1e-5 ? "below 1e-5" : identity.toExponential(0);  // else the digits are rounding
+  const size = identity < 1e-5 ? "below 1e-5" : identity.toExponential(0); // else the digits are rounding
   return fillFacts(list, [...facts, ["Identity", size, "clean patched into clean; should be 0"]]);
 }

@@ -4,17 +4,26 @@ import { carriersOf, mappingOf, modulationOf, nameOf, totalsOf } from "./circuit
 import { replaceKeepingFocus, setLabel, svg } from "./dom.js";
 import { chooseToken, isPinned, itemShape, itemText, kindOf, makeSelectable, togglePin } from "./items.js";
 import { layOut, rowOf } from "./layout.js";
-import { chosen, live, state, withPair } from "./state.js";
-import { arrowText, headText, MEASURING, outputText, percent, rolesOf, SMALLEST_SCALE, tokenAt } from "./text.js";
+import { chosen, columnsOf, live, state, update, withPair } from "./state.js";
+import {
+  arrowText,
+  headText,
+  MEASURING,
+  outputText,
+  percent,
+  rolesOf,
+  SMALLEST_SCALE,
+  tokenAt,
+} from "./text.js";
 import { placePicture } from "./zoom.js";
 
 const CHIP = 18; // the height of a head's name
 const HELD = 64; // from the first layer down to the words that say which layers hold a token
 
 export function renderDiagram(column) {
-  const { circuit, picture, shown } = column;
+  const { circuit, picture } = column;
   const { pair, mapping } = chosen(circuit);
-  const layout = layOut(circuit, { shown, pair, percentage: state.percentage });
+  const layout = layOut(circuit, { shown: columnsOf(circuit), pair, percentage: state.percentage });
   column.layout = layout;
   const inFrontLast = [...layout.arrows].sort((a, b) => a.front - b.front);
   replaceKeepingFocus(picture, ".item", "data-item", () => {
@@ -71,8 +80,9 @@ function drawRows({ picture }, { rows, right }) {
 function drawAxis({ picture }, { rows, foot }) {
   const name = (words, y) => svg("text", { class: "axis-name", x: 2, y }, words);
   const top = picture.top - 24;
+  const size = { width: picture.axis - 12, height: foot + HELD + 6 - top };
   const shapes = [
-    svg("rect", { class: "axis-background", x: 0, y: top, width: picture.axis - 12, height: foot + HELD + 6 - top }),
+    svg("rect", { class: "axis-background", x: 0, y: top, ...size }),
     name("layer", picture.top - 8),
   ];
   for (const { first, last, top: upper, bottom } of rows) {
@@ -194,9 +204,10 @@ function drawChip(circuit, { mapping, front, y }, { head, text, x, width }, item
 
 function drawOutput(circuit, { output: { x, y, width, height } }) {
   const rect = svg("rect", { x: x - width / 2, y, width, height, rx: 9 });
-  const lines = circuit.output.map((line, index) =>
-    svg("text", { class: index ? "small" : "name", x, y: y + 18 + 16 * index, "data-space": width - 12 }, line),
-  );
+  const lines = circuit.output.map((line, index) => {
+    const place = { x, y: y + 18 + 16 * index, "data-space": width - 12 };
+    return svg("text", { class: index ? "small" : "name", ...place }, line);
+  });
   return makeSelectable(itemShape(circuit, "output", "output", rect, ...lines), circuit, "output");
 }
 
@@ -268,14 +279,14 @@ function drawToken(circuit, token, foot) {
 }
 
 // A gap in a long prompt; a click shows its tokens.
-function drawGap(column, token, foot) {
+function drawGap({ circuit, picture }, token, foot) {
   const [first, last] = token.position;
   const count = last - first + 1;
   const open = () => {
     const tokens = Array.from({ length: count }, (_, step) => first + step);
-    column.shown.splice(column.shown.indexOf(token.position), 1, ...tokens);
-    renderDiagram(column);
-    column.picture.querySelector(`[data-position="${first}"]`).focus();
+    const columns = columnsOf(circuit).flatMap((each) => (each === token.position ? tokens : [each]));
+    update({ opened: { ...state.opened, [circuit.id]: columns } });
+    picture.querySelector(`[data-position="${first}"]`).focus();
   };
   const attributes = { class: "item token gap", role: "button", tabindex: -1, "data-item": `gap:${first}` };
   const made = svg("g", attributes, ...tokenShapes(token, `+${count}`, foot));

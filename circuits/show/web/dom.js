@@ -71,8 +71,8 @@ export function replaceKeepingFocus(container, selector, attribute, draw) {
   find(focused)?.focus({ preventScroll: true });
 }
 
-// Draw only if what is shown changed since the last time: a button that is made anew between press and release
-// loses the click.
+// Draw only if what is shown changed since the last time: a button that is made anew between press and
+// release loses the click.
 export function drawIfChanged(container, shown, draw) {
   const words = JSON.stringify(shown);
   if (container.dataset.words === words) return;

@@ -1,5 +1,5 @@
-// Questions to begin with. The key is the last token of its spelling; an example that names a model is offered
-// where that model is.
+// Questions to begin with. The key is the last token of its spelling; an example that names a model is
+// offered where that model is.
 
 export const EXAMPLES = [
   { name: "opposite", prompt: 'The opposite of "large" is "', key: "large", other: "hot" },

@@ -32,7 +32,8 @@ export function buildInspector(column) {
     actions: element("span", { class: "actions" }),
     sides: buildTree(),
   };
-  const { title, role, actions, pin, text, map, keys, queries, reading, missing, facts, chance, sides } = inspector;
+  const { title, role, actions, pin, text, map, keys, queries, reading, missing } = inspector;
+  const { facts, chance, sides } = inspector;
   const corner = element("span", { class: "corner", "aria-hidden": "true", text: "Q ↑  K →" });
   inspector.large = element(
     "div",
@@ -70,7 +71,9 @@ export function renderInspector(column) {
   inspector.root.classList.toggle("is-pinned", pinned);
   inspector.pin.textContent = pinned ? "Free (Esc)" : "Pin";
   inspector.pin.setAttribute("aria-pressed", String(pinned));
-  for (const part of ["large", "missing", "reading", "chance", "sides", "actions"]) inspector[part].hidden = !isHead;
+  for (const part of ["large", "missing", "reading", "chance", "sides", "actions"]) {
+    inspector[part].hidden = !isHead;
+  }
   inspector.text.hidden = isHead;
   if (isHead) renderHead(column, numberOf(item));
   else renderOther(column, item);
@@ -90,8 +93,8 @@ function renderOther({ circuit, inspector }, item) {
 function arrowFacts(circuit, item) {
   const mapping = arrowOf(circuit, item);
   const steps = carriersOf(mapping, state.percentage).map(({ head, joint }) => {
-    const share = percent(joint / mapping.total);
-    return [nameOf(circuit, head), number(joint), `share of the gap: joint effect up to here, ${share} of the total`];
+    const ofTotal = `${percent(joint / mapping.total)} of the total`;
+    return [nameOf(circuit, head), number(joint), `share of the gap: joint effect up to here, ${ofTotal}`];
   });
   return [...totalFacts(mapping), ...steps];
 }
@@ -123,8 +126,9 @@ function renderHead(column, head) {
   const measured = mapping?.heads.get(head);
   const effect = measured?.effect;
   const loading = measured?.loading === null ? "not measured" : numberSoFar(circuit, measured?.loading);
+  const meaning = "share of the gap: its message replaced by the counterfactual's";
   fillFacts(inspector.facts, [
-    ["Effect", numberSoFar(circuit, effect), "share of the gap: its message replaced by the counterfactual's"],
+    ["Effect", numberSoFar(circuit, effect), meaning],
     ["Restore", numberSoFar(circuit, measured?.restore), "share of the gap: its clean message put back"],
     ["Loading", loading, "share of the gap: linear, patterns frozen"],
     ["Weight", weightText(circuit, head, pair, measured), "attention on this edge, clean → counterfactual"],

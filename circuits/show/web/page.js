@@ -53,7 +53,6 @@ function buildColumn(circuit, index) {
   const heading = (text, attributes = {}) => element("h3", { ...attributes, text });
   const column = {
     circuit,
-    shown: [...circuit.picture.columns], // a gap that is opened becomes its positions
     verdict: element("div", { class: "verdict", role: "note" }),
     picture: svg("svg", { class: "picture", role: "group", tabindex: -1 }), // its items take the focus
     actions: group("actions", { "aria-label": "What can be measured next" }),
@@ -138,21 +137,23 @@ function renderColumn(column) {
   markPinned(column);
 }
 
-// What can be done next, where the diagram is: on a live page with the pinned head; else, where the chosen mapping
-// is not in the file, the program that measures it.
+// What can be done next, where the diagram is: on a live page with the pinned head; else, where the chosen
+// mapping is not in the file, the program that measures it.
 function renderActions({ circuit, actions }) {
   const { pinned } = state;
   const [key, query] = pairOf(circuit);
   const button = (text, onclick) => element("button", { type: "button", class: "tool", text, onclick });
   const shown = [];
   if (live.headActions && pinned?.id === circuit.id && kindOf(pinned.item) === "head") {
+    const name = element("span", { text: itemText(circuit, pinned.item) });
     const buttons = live.headActions(circuit, numberOf(pinned.item));
-    shown.push(element("span", { text: itemText(circuit, pinned.item) }), ...buttons, button("Free (Esc)", unpin));
+    shown.push(name, ...buttons, button("Free (Esc)", unpin));
   } else if (!live.askMapping && circuit.program && !chosen(circuit).mapping && key <= query) {
     const [before, between, after] = circuit.program;
     const program = `${before}${key}${between}${query}${after}`;
     const copy = ({ target }) => copyText(program, target);
-    shown.push(element("span", { text: "Its heads can be measured:" }), button("Copy the Python for it", copy));
+    const text = element("span", { text: "Its heads can be measured:" });
+    shown.push(text, button("Copy the Python for it", copy));
   }
   actions.replaceChildren(...shown);
   actions.hidden = !shown.length;
@@ -200,6 +201,8 @@ function redraw(changed) {
     columns.forEach(markPinned);
   } else if (changed.includes("hovered") && !state.pinned) {
     columns.forEach(renderInspector);
+  } else if (changed.includes("opened")) {
+    columns.forEach(renderDiagram);
   } else if (changed.includes("views")) {
     columns.forEach(placePicture);
   }

@@ -14,6 +14,7 @@ export const state = {
   pinned: null, // {id, item}: the circuit's id and the item, such as "head:143"
   hovered: null, // the same, for what the mouse or the keyboard is at
   views: {}, // {x, y, scale} of the diagrams that were moved or zoomed, by circuit
+  opened: {}, // the columns of the diagrams in which gaps were opened, by circuit
   printing: false,
   // Of a live page:
   form: null, // the question that is put together, with what the server said of it
@@ -46,6 +47,7 @@ export const shownCircuits = () => {
   const groups = [...new Set([state.group, state.beside])];
   return groups.flatMap((group) => circuitsOf(group));
 };
+export const columnsOf = (circuit) => state.opened[circuit.id] || circuit.picture.columns;
 export const circuitWith = (id) => state.circuits.find((circuit) => circuit.id === id);
 
 // Circuits of one group share the chosen mapping, unless their models cut the prompt into other tokens.

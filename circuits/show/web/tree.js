@@ -1,5 +1,5 @@
-// What a head reads, as a tree: its three sides, and on the left of each the components that wrote it. A line is as
-// thick as its effect; orange works against the answer.
+// What a head reads, as a tree: its three sides, and on the left of each the components that wrote it. A line
+// is as thick as its effect; orange works against the answer.
 
 import { headNamed, nameOf, sidesOf } from "./circuit.js";
 import { addRovingFocus, element, replaceKeepingFocus, setLabel, svg } from "./dom.js";
@@ -33,7 +33,8 @@ export function renderTree(container, circuit, mapping, head) {
     return;
   }
   const sides = known.sides.map((side) => ({ ...side, listed: listedWriters(side) }));
-  const effects = sides.flatMap(({ effect, listed }) => [effect, ...listed.map(({ writer: [, , part] }) => part)]);
+  const effectsOf = ({ effect, listed }) => [effect, ...listed.map(({ writer: [, , part] }) => part)];
+  const effects = sides.flatMap(effectsOf);
   const largest = Math.max(SMALLEST_SCALE, ...effects.map(Math.abs));
   const hasWriters = sides.some(({ writers }) => writers);
   const meaning =
@@ -51,7 +52,8 @@ export function renderTree(container, circuit, mapping, head) {
 // The strongest writers of a side, each with its number in the list of all.
 function listedWriters({ writers }) {
   const numbered = (writers || []).map((writer, index) => ({ writer, index }));
-  return numbered.filter(({ writer: [, , effect] }) => Math.abs(effect) >= LEAST_EFFECT).slice(0, MOST_WRITERS);
+  const isDrawn = ({ writer: [, , effect] }) => Math.abs(effect) >= LEAST_EFFECT;
+  return numbered.filter(isDrawn).slice(0, MOST_WRITERS);
 }
 
 function drawTree(circuit, head, sides, largest, hasWriters) {
@@ -84,7 +86,8 @@ function drawTree(circuit, head, sides, largest, hasWriters) {
   const name = svg("text", { x: (HEAD.left + HEAD.right) / 2, y: root.y + 4 }, nameOf(circuit, head));
   nodes.push(svg("g", { class: "root" }, svg("rect", { x: HEAD.left, ...size }), name));
   const left = hasWriters ? 0 : SIDE.left - 2;
-  const picture = svg("svg", { class: "tree", viewBox: `${left} 0 ${WIDTH - left} ${height}`, role: "group" });
+  const viewBox = `${left} 0 ${WIDTH - left} ${height}`;
+  const picture = svg("svg", { class: "tree", viewBox, role: "group" });
   picture.setAttribute("aria-label", `What ${nameOf(circuit, head)} reads`);
   picture.style.maxWidth = `${1.35 * (WIDTH - left)}px`;
   picture.append(...links, ...nodes);
@@ -93,6 +96,7 @@ function drawTree(circuit, head, sides, largest, hasWriters) {
 
 function drawSide({ side, effect, writers, listed }, y, hasWriters) {
   const isEmpty = hasWriters && writers && !listed.length;
+  const meaning = isEmpty ? "no writer moves it" : MEANINGS[side];
   const size = { y: y - SIDE_HEIGHT / 2, width: SIDE.right - SIDE.left, height: SIDE_HEIGHT - 4, rx: 9 };
   return svg(
     "g",
@@ -100,7 +104,7 @@ function drawSide({ side, effect, writers, listed }, y, hasWriters) {
     svg("rect", { x: SIDE.left, ...size }),
     svg("text", { class: "name", x: SIDE.left + 8, y: y - 5 }, side),
     svg("text", { class: "num", x: SIDE.right - 8, y: y - 5 }, number(effect, 3)),
-    svg("text", { class: "small", x: SIDE.left + 8, y: y + 10 }, isEmpty ? "no writer moves it" : MEANINGS[side]),
+    svg("text", { class: "small", x: SIDE.left + 8, y: y + 10 }, meaning),
   );
 }
 
