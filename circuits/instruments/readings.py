@@ -19,7 +19,7 @@ from circuits.engine.layout import Layout
 from circuits.engine.prepare import known_layout
 from circuits.engine.readout import direct_parts, lens_of
 from circuits.engine.whole import whole_run
-from circuits.errors import ModelError, PromptError, names_its_keywords
+from circuits.errors import ModelError, PromptError, as_listed, names_its_keywords
 from circuits.instruments.grids import Axis, position_labels
 from circuits.instruments.reading_records import LogitAttribution, LogitLens
 from circuits.models.load import as_model
@@ -52,7 +52,7 @@ def logit_attribution(
         '13.85 = 13.85'
     """
     model = as_model(model)
-    given = [text] if isinstance(text, str | Pair) else list(text)
+    given = as_listed(text)
     if not given:
         raise PromptError("there is no prompt to read; give a text, a pair, or a list of them")
     named = {"answer": answer, "foil": foil, "swap": swap, "counterfactual": counterfactual}

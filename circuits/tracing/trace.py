@@ -22,7 +22,7 @@ import torch
 from circuits.components import Head
 from circuits.engine import Direction, Runs, prepare, to_ablation
 from circuits.engine.selection import Mapped
-from circuits.errors import PromptError, names_its_keywords
+from circuits.errors import PromptError, check_whole, names_its_keywords
 from circuits.models.load import as_model
 from circuits.prompts import (
     Answer,
@@ -34,13 +34,22 @@ from circuits.prompts import (
     to_prompt,
     to_question,
 )
+from circuits.prompts.prompt import check_roles
 from circuits.results import Progress, Watch, sha256_of, silent, unwatched
 from circuits.tracing.aligned import Aligned
 from circuits.tracing.family import FamilyTrace, trace_asked
 from circuits.tracing.inputs import is_family, one_counterfactual, to_family_asked
 from circuits.tracing.judge import judge_each
 from circuits.tracing.measure import both_values, measure_mapping, measured_model
-from circuits.tracing.parts import CARRIES, SHARE, FamilyControl, Mapping, Output, Span
+from circuits.tracing.parts import (
+    CARRIES,
+    SHARE,
+    FamilyControl,
+    Mapping,
+    Output,
+    Span,
+    check_share,
+)
 from circuits.tracing.records import Circuit
 from circuits.tracing.spans import span_of
 from circuits.tracing.trust import doubts_about, notes_on
@@ -134,6 +143,9 @@ def trace(
         >>> f"{found.mapping().modulation():.0%}"
         '80%'
     """
+    check_share(share)
+    check_whole("stability", stability)
+    check_roles(roles)
     model = as_model(model)
     chosen = to_ablation(model, ablation, reference)
     if stability and chosen.kind != "swap":
