@@ -11,16 +11,19 @@ CircuitsError
 """
 
 import inspect
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import wraps
-from typing import Final, ParamSpec, TypeVar
+from numbers import Real
+from typing import Any, Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _JOINERS: Final = "\u200c\u200d"
 LONGEST: Final = 4000  # characters of a message; the middle of a longer one is left out
+_LARGEST: Final = 2**63 - 1  # the largest whole number that files and random generators take
 
 
 def in_one_line(text: str) -> str:
@@ -94,6 +97,30 @@ class FileError(CircuitsError):
 
 class ExecutorError(CircuitsError):
     """Workers of a large job that cannot be started, or that died."""
+
+
+def check_whole(name: str, value: Any, *, least: int | None = None) -> None:
+    """Refuse a value of a keyword that is no whole number, or is too small. Numpy's integers are whole
+    numbers; True and 5.0 are not."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or abs(number) > _LARGEST or (least is not None and number < least):
+        allowed = "a whole number" if least is None else f"a whole number, {least} or more"
+        raise PromptError(f"{name}= is {allowed}, not {shortened(value)}")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number, Python's or numpy's."""
+    return isinstance(value, Real)
+
+
+def as_listed(given: Any) -> list[Any]:
+    """What a user gave as a list; one thing alone, such as a word, is a list of one."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        return [given]
+    return list(given)
 
 
 def names_its_keywords(function: Callable[P, T]) -> Callable[P, T]:

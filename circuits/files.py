@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
 
-from circuits.errors import FileError
+from circuits.errors import FileError, shortened
 
 # Every picture, page and result names this as its creator.
 SIGNATURE: Final = "keyquery-circuits"
@@ -61,6 +61,18 @@ def check_regular(path: Path, *, most: int = LARGEST) -> None:
         raise FileError(
             f"{path} has {status.st_size} bytes, more than the {most} that such a file may have"
         )
+
+
+def to_path(given: Any) -> Path:
+    """A path that a user gave. An empty one is refused: it would mean the current folder."""
+    is_text = isinstance(given, str)
+    if not is_text and not isinstance(given, os.PathLike):
+        raise FileError(
+            f"a path is text, not {shortened(given)}; give the name of a file or folder"
+        )
+    if is_text and not given.strip():
+        raise FileError("a path must not be empty; write . for the current folder")
+    return Path(given)
 
 
 def read_bytes(path: Path, *, most: int = LARGEST) -> bytes:

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from circuits.components import Head
 from circuits.errors import CircuitsError, FileError, PromptError, in_one_line
-from circuits.files import SIGNATURE, read_bytes, read_object, to_json, to_record, write_folder
+from circuits.files import (
+    SIGNATURE,
+    read_bytes,
+    read_object,
+    to_json,
+    to_path,
+    to_record,
+    write_folder,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -181,10 +189,11 @@ class Saved(Summarised):
 
         Returns the path of the picture, or of the folder's JSON file.
         """
-        if Path(path).suffix in PICTURES:
+        folder = to_path(path)
+        if folder.suffix in PICTURES:
             from circuits.show.results import save_picture
 
-            return save_picture(self, path, **options)
+            return save_picture(self, folder, **options)
         arrays: Arrays | None = getattr(self, "arrays", None)
 
         def write_files(folder: Path) -> None:
@@ -193,8 +202,8 @@ class Saved(Summarised):
                 file.with_suffix(".safetensors").write_bytes(_to_bytes(arrays))
             file.write_bytes(self.to_json().encode())
 
-        write_folder(Path(path), write_files)
-        return Path(path) / self.file_name()
+        write_folder(folder, write_files)
+        return folder / self.file_name()
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -202,7 +211,7 @@ class Saved(Summarised):
         from safetensors import SafetensorError
         from safetensors.numpy import load as unpack
 
-        file = Path(path)
+        file = to_path(path)
         if os.path.isdir(file):  # noqa: PTH112 (Path.is_dir raises where this answers no)
             file = file / cls.file_name()
         stored = _read_values(file, cls)
@@ -240,9 +249,9 @@ def open_result(path: str | Path) -> Any:
     >>> circuits.open_result(saved) == found
     True
     """
-    file = Path(path)
+    file = to_path(path)
     classes = result_classes()
-    if file.is_dir():
+    if os.path.isdir(file):  # noqa: PTH112 (Path.is_dir raises where this answers no)
         names = list(dict.fromkeys(each.file_name() for each in classes.values()))
         present = [name for name in names if (file / name).exists()]
         if len(present) != 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from transformers import CTRLConfig, CTRLLMHeadModel, MambaConfig, MambaForCausa
 
 import circuits
 from circuits import Circuit, CircuitsError, Component, Edge, Model, Reader, Wire, cli
-from circuits.errors import EdgeError, ModelError, PromptError
+from circuits.errors import EdgeError, FileError, ModelError, PromptError
+from circuits.live import explorer
 from circuits.models.known import close_name
 from circuits.models.load import load_vocabulary
 from circuits.prompts import Noise
+from circuits.sparsify import Settings
+from circuits.sparsify.twin import sparsify
 from circuits.zoo.language import tokenizer
 
 TEXT = 'The opposite of "large" is "'
@@ -125,6 +129,155 @@ def test_one_prompt_is_text_where_no_family_is_taken(mini: Model) -> None:
         with pytest.raises(PromptError, match=r"a prompt( in a list)? is text") as why:
             verb(mini, (1, 2, 3), swap=SWAP)
         one_line(why)
+
+
+# Keywords of another kind
+
+
+SHORT = "The large is"
+ASKED: dict[str, Any] = {"swap": SWAP, "metric": "logprob"}
+NAN = float("nan")
+Call = tuple[Any, dict[str, Any]]  # a verb, and what is right about the call
+TRACE: Call = (circuits.trace, {"text": SHORT, "key": "large"} | ASKED)
+STABILITY: Call = (circuits.stability, {"text": SHORT, "key": "large"} | ASKED)
+CIRCUIT: Call = (circuits.circuit, {"text": "The large"} | ASKED)
+PATCH: Call = (circuits.patch, {"text": SHORT, "sites": "head"} | ASKED)
+PATH: Call = (circuits.path, {"text": SHORT, "paths": "L0H1 → M1"} | ASKED)
+WIRING: Call = (circuits.wiring, {"text": "The large"} | ASKED)
+RANK: Call = (circuits.rank, {"task": "opposites"})
+TASK: Call = (circuits.to_task, {"name": "opposites"})
+EDGES: Call = (circuits.edge_effects, {"task": "opposites"})
+SCORES: Call = (circuits.head_scores, {})
+NO_WHOLE = "is a whole number"
+NO_SHARE = "a share must be above 0 and at most 1"
+WRONG: list[tuple[Call, dict[str, Any], str]] = [
+    (TRACE, {"seed": "x"}, NO_WHOLE),
+    (TRACE, {"seed": 10**30}, NO_WHOLE),
+    (TRACE, {"seed": None}, NO_WHOLE),
+    (TRACE, {"share": NAN}, NO_SHARE),
+    (TRACE, {"share": "0.5"}, NO_SHARE),
+    (TRACE, {"stability": 2.5}, NO_WHOLE),
+    (TRACE, {"roles": 5}, "roles map names to positions"),
+    (TRACE, {"roles": {5: 1}}, "roles map names to positions"),
+    (TRACE, {"swap": {}}, "a swap maps words to words, not {}"),
+    (TRACE, {"answer": []}, "must not be empty"),
+    (TRACE, {"text": [{"prompt": SHORT, "key": 1, "roles": 5}]}, "roles map names"),
+    (TRACE, {"text": [SHORT, SHORT], "counterfactual": 5}, "need as many counterfactuals"),
+    (TRACE, {"foil": "small"}, "metric 'logprob' has no foil: leave foil= out"),
+    (STABILITY, {"n": 2.5}, NO_WHOLE),
+    (STABILITY, {"share": 5.0}, NO_SHARE),
+    (STABILITY, {"rephrasings": [5]}, "a prompt is text, not 5"),
+    (CIRCUIT, {"least": NAN}, "least= is the smallest total of a mapping"),
+    (CIRCUIT, {"groups": [1]}, "groups= maps labels to positions"),
+    (CIRCUIT, {"groups": {"a": ()}}, "needs a name and at least one position"),
+    (CIRCUIT, {"groups": {"a": (0, 1), "b": 1}}, "'a' and 'b' share a position"),
+    (CIRCUIT, {"counterfactuals": "The hot"}, "counterfactuals= maps a token or a group"),
+    (PATCH, {"sites": None}, "no sites None; there are residual"),
+    (PATCH, {"positions": [5.5]}, "5.5 is no position"),
+    (PATCH, {"swap": None, "noise_at": object()}, "is no position"),
+    (PATH, {"paths": 5}, "5 is not a path; write senders"),
+    (WIRING, {"count": 0}, "count= is a whole number, 1 or more, not 0"),
+    (WIRING, {"held_out": "x"}, "held_out is a share of the pairs"),
+    (WIRING, {"aim": []}, "no aim"),
+    (WIRING, {"resamples": 2.5}, NO_WHOLE),
+    (WIRING, {"without": 5}, "5 is not the name of a head"),
+    (RANK, {"count": -1}, "count= is a whole number, 1 or more, not -1"),
+    (RANK, {"units": None}, "units are heads, edges, wires"),
+    (RANK, {"units": "wires", "most": 2.5}, NO_WHOLE),
+    (TASK, {"count": 2.5}, NO_WHOLE),
+    (TASK, {"name": None}, "no task None; there are opposites"),
+    (EDGES, {"count": "2"}, NO_WHOLE),
+    (SCORES, {"length": 4.5}, NO_WHOLE),
+]
+
+
+@pytest.mark.parametrize(("call", "wrong", "says"), WRONG)
+def test_a_keyword_of_another_kind_is_refused(
+    call: Call, wrong: dict[str, Any], says: str, models: dict[str, Model]
+) -> None:
+    verb, right = call
+    with pytest.raises(CircuitsError, match=re.escape(says)) as why:
+        verb(models["gpt2"], **(right | wrong))
+    one_line(why)
+
+
+def test_what_a_file_or_a_server_takes_is_checked_too(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "The large", "key": 1}\n')
+    refused: list[dict[str, Any]] = [{"seed": "x"}, {"batch": 2.5}, {"shard": "a"}]
+    for wrong in refused:
+        with pytest.raises(PromptError, match=NO_WHOLE) as why:
+            circuits.sweep("nobody", tmp_path / "in.jsonl", tmp_path / "out", **wrong)
+        one_line(why)
+    with pytest.raises(PromptError, match=r"workers= is a whole number, 1 or more, not 0"):
+        circuits.plan_sweep("nobody", tmp_path / "in.jsonl", workers=0)
+    with pytest.raises(PromptError, match="port= is a whole number"):
+        explorer._listen("80")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["", " ", None, 5], ids=repr)
+def test_what_is_no_path_is_refused_and_an_empty_one_is_not_the_current_folder(
+    given: Any, found: Circuit, tmp_path: Path
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "The large", "key": 1}\n')
+    takers: tuple[Any, ...] = (
+        found.save,
+        Circuit.load,
+        circuits.open_result,
+        circuits.open_sweep,
+        circuits.from_eap,
+        lambda folder: circuits.sweep("nobody", tmp_path / "in.jsonl", folder),
+        lambda file: circuits.sweep("nobody", file, tmp_path / "out"),
+    )
+    for take in takers:
+        with pytest.raises(FileError, match=r"a path (is text|must not be empty)") as why:
+            take(given)
+        one_line(why)
+
+
+def test_a_name_that_is_too_long_for_a_file_is_refused() -> None:
+    for take in (circuits.load, circuits.open_result):
+        with pytest.raises(CircuitsError):
+            take("x" * 5000)
+
+
+@pytest.mark.parametrize("thing", [(1, 2), (None, None), 5], ids=repr)
+def test_what_is_no_model_is_refused(thing: Any, found: Circuit) -> None:
+    for take in (circuits.as_model, lambda model: circuits.trace(model, SHORT, key=1)):
+        with pytest.raises(ModelError, match="expected a Model, a TransformerBridge or") as why:
+            take(thing)
+        one_line(why)
+    with pytest.raises(ModelError, match="load takes a name of") as why:
+        circuits.load(thing)
+    one_line(why)
+    with pytest.raises(PromptError, match="neurons are those of a circuit") as why:
+        circuits.neurons(thing, "M1")
+    with pytest.raises(EdgeError, match="is no MLP; name one as M3") as why:
+        circuits.neurons(found, thing)
+    one_line(why)
+
+
+def test_rows_that_are_longer_than_the_model_reads_are_refused(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
+    settings = Settings(steps=1, batch=2, length=64)
+    with pytest.raises(ModelError, match="reads 32 tokens, fewer than the 64 of a row") as why:
+        sparsify(directories["gpt2"], tmp_path / "twin", settings=settings)
+    one_line(why)
+    assert not (tmp_path / "twin").exists()
+
+
+def test_one_word_is_taken_where_several_may_be_named(models: dict[str, Model]) -> None:
+    model = models["gpt2"]
+    one = circuits.patch(model, SHORT, "head", positions="large", **ASKED)
+    assert one == circuits.patch(model, SHORT, "head", positions=["large"], **ASKED)
+    noisy = circuits.to_pair(model, SHORT, noise_at="large", metric="logprob")  # type: ignore[arg-type]
+    assert noisy.counterfactual == Noise((2 if model.reads_bos else 1,))
+
+
+def test_a_query_alone_does_not_mean_the_first_token_as_its_key(found: Circuit) -> None:
+    with pytest.raises(PromptError, match="name the key, too: key=") as why:
+        circuits.why(found, "L5H1", query=7)
+    one_line(why)
 
 
 # Names of heads and sides

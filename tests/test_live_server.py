@@ -18,7 +18,7 @@ from small_models import loaded
 from test_live import Client, question
 
 import circuits
-from circuits.live import Explorer
+from circuits.live import Explorer, explorer
 from circuits.live.door import MOST_WAITING, PATIENCE
 from circuits.results import open_result
 
@@ -160,16 +160,40 @@ def test_a_header_that_drips_in_is_dropped_after_seconds(client: Client) -> None
         assert time.monotonic() - since >= PATIENCE - 1
 
 
-def test_a_listener_with_the_token_is_not_dropped(client: Client, answered: str) -> None:
-    """Events of a long job may come minutes apart."""
+@pytest.mark.parametrize("head", ["", "X-Forwarded-For: 192.0.2.1\r\n"], ids=["", "forwarded"])
+def test_a_listener_with_the_token_is_not_dropped(
+    head: str, client: Client, answered: str
+) -> None:
+    """Events of a long job may come minutes apart. No header says who the other end is."""
     with connect(client) as line:
         path = urlsplit(client.address).path
-        line.sendall(f"GET {path} HTTP/1.1\r\nHost: {client.host}\r\n\r\n".encode())
+        line.sendall(f"GET {path} HTTP/1.1\r\nHost: {client.host}\r\n{head}\r\n".encode())
         assert b"200 OK" in line.recv(65536)
         with ExitStack() as closing:
             for _ in range(MOST_WAITING + 1):
                 closing.enter_context(connect(client))
             assert is_open(line)
+
+
+def test_a_request_that_has_arrived_is_read_before_many_later_connections(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """All of them wait for the server before it takes in the first."""
+    listen = explorer._listen
+    lines: list[socket.socket] = []
+
+    def crowded(port: int) -> socket.socket:
+        listening = listen(port)
+        listening.listen(1000)
+        for _ in range(3 * MOST_WAITING):
+            lines.append(socket.create_connection(listening.getsockname(), timeout=30))
+        lines[0].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return listening
+
+    monkeypatch.setattr(explorer, "_listen", crowded)
+    with ExitStack() as closing, circuits.explore(loaded("planted-sparse"), folder=folder):
+        first, *_ = [closing.enter_context(line) for line in lines]
+        assert first.recv(65536).startswith(b"HTTP/1.1 421 ")
 
 
 # Saving

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -441,6 +442,26 @@ def test_strict_fails_where_the_question_is_not_clear(command: list[str]) -> Non
     result = CliRunner().invoke(main, asked)
     assert result.exit_code == 1 and "the question is none" in result.stderr
     assert "none" in result.stdout or "no question" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["patch", "The large is", "--sites", "head"],
+        ["path", "The large is", "L0H1 → M1"],
+        ["wiring", "The large"],
+    ],
+    ids=["patch", "path", "wiring"],
+)
+def test_maps_paths_and_wirings_can_be_strict_too(
+    command: list[str], directories: dict[str, Path]
+) -> None:
+    """Of random weights no question is clear."""
+    asked = [*command, "--swap", "large=hot", "--metric", "logprob", "--strict"]
+    result = CliRunner().invoke(main, [*asked, "--model", str(directories["gpt2"])])
+    assert result.exit_code == 1
+    assert re.search(r"^Error: the question is (weak|none): ", result.stderr, re.MULTILINE)
+    assert re.search(r"Verdict: (a weak|no) question", result.stdout)
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from click import argument, option
 
 from circuits.cli import options
 from circuits.cli.options import ModelOptions, ResultOptions
-from circuits.cli.output import print_result, progress
+from circuits.cli.output import fail_unless_clear, print_result, progress
 from circuits.cli.prompts import check_question
 from circuits.errors import PromptError
 
@@ -52,6 +52,7 @@ noise_option = options.repeatable(
 @noise_option
 @options.seed
 @options.result_without_page("Write patch.json, its values and its figure here.")
+@options.strict
 def patch_command(
     prompt: str,
     sites: Any,
@@ -59,6 +60,7 @@ def patch_command(
     each_position: bool,
     model: ModelOptions,
     result: ResultOptions,
+    strict: bool,
     noise_at: tuple[str, ...] | None,
     **question: Any,
 ) -> None:
@@ -79,6 +81,8 @@ def patch_command(
             **question,
         )
     _print_grid(patched, grid_sections(patched), result)
+    if strict:
+        fail_unless_clear(patched)
 
 
 @click.command("path")
@@ -90,11 +94,13 @@ def patch_command(
 @noise_option
 @options.seed
 @options.result_without_page("Write paths.json, its values and its figure here.")
+@options.strict
 def path_command(
     prompt: str,
     paths: tuple[str, ...],
     model: ModelOptions,
     result: ResultOptions,
+    strict: bool,
     noise_at: tuple[str, ...] | None,
     **question: Any,
 ) -> None:
@@ -113,6 +119,8 @@ def path_command(
             **question,
         )
     _print_grid(found, grid_sections(found), result)
+    if strict:
+        fail_unless_clear(found)
 
 
 @click.command("readings")

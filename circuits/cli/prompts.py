@@ -380,6 +380,7 @@ def _prepare_why(
     help="A name for a position; repeatable.",
 )
 @options.result_without_page("Write wiring.json, its figures and its page here.")
+@options.strict
 def wiring_command(
     prompt: str,
     model: ModelOptions,
@@ -392,6 +393,7 @@ def wiring_command(
     against: str | None,
     role: dict[str, str] | None,
     result: ResultOptions,
+    strict: bool,
     **question: Any,
 ) -> None:
     """Find the smallest circuit that keeps a behaviour."""
@@ -436,6 +438,8 @@ def wiring_command(
             measured.save(folder / f"wiring.{ending}")
 
     print_result(result, wiring_sections(measured), to_text=measured.to_json, fill=fill)
+    if strict:
+        fail_unless_clear(measured)
 
 
 @click.command("explore")

@@ -22,6 +22,7 @@ from circuits.engine.forward import PlaceHeads, Places, RowForward, Streams
 from circuits.engine.layout import Layout, PromptBlock
 from circuits.engine.rows import Direction, Row
 from circuits.engine.runs import Runs
+from circuits.errors import check_whole
 
 MOST_EDGES: Final = 20_000
 Edges = Float[torch.Tensor, "layer head query key"]
@@ -149,6 +150,7 @@ def scan(runs: Runs, *, direction: Direction | None = None, most: int = MOST_EDG
     >>> print(edge, f"{effect:.2f}")
     L5H1:5→8 0.08
     """
+    check_whole("most", most, least=1)
     shape = (runs.model.n_layers, runs.model.n_heads, runs.length, runs.length)
     chosen = torch.ones(shape, dtype=torch.bool).tril()
     if int(chosen.sum()) > most:

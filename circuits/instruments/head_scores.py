@@ -26,7 +26,7 @@ from circuits.engine.layout import Layout
 from circuits.engine.prepare import known_layout
 from circuits.engine.readout import head_outputs, is_in_top, is_largest_of
 from circuits.engine.whole import whole_run
-from circuits.errors import ModelError, names_its_keywords
+from circuits.errors import ModelError, check_whole, names_its_keywords
 from circuits.instruments.grids import Axis
 from circuits.instruments.reading_records import HeadScores
 from circuits.models.load import as_model
@@ -69,6 +69,7 @@ def head_scores(
         >>> f"{scores.score('previous token')[0, 1]:.2f}"
         '1.00'
     """
+    check_whole("seed", seed)
     model = as_model(model)
     length = _checked_length(model, length, sequences)
     tokens = random_sequences(model, sequences, length, seed)
@@ -106,6 +107,8 @@ def _checked_length(model: Model, length: int | None, sequences: int) -> int:
     """The length of a sequence before it is repeated, if the model's context holds it twice."""
     longest = (model.n_ctx - int(model.reads_bos)) // 2
     length = min(LENGTH, longest) if length is None else length
+    check_whole("length", length)
+    check_whole("sequences", sequences)
     if not SHORTEST <= length <= longest or sequences < 1:
         raise ModelError(
             f"sequences of {length} tokens twice cannot be scored: {model.name} takes "

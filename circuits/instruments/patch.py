@@ -26,7 +26,7 @@ from circuits.engine.sites import (
     head_rows,
     layer_rows,
 )
-from circuits.errors import EdgeError, PromptError, names_its_keywords
+from circuits.errors import EdgeError, PromptError, as_listed, names_its_keywords, shortened
 from circuits.instruments.grids import Axis, Patching, position_labels, values_on
 from circuits.models.load import as_model
 from circuits.prompts import (
@@ -86,8 +86,8 @@ def patch(
         >>> patched.figure().axes[0].get_xlabel()
         'head'
     """
-    if sites not in PATCH_SITES:
-        raise PromptError(f"no sites {sites!r}; there are {', '.join(PATCH_SITES)}")
+    if not isinstance(sites, str) or sites not in PATCH_SITES:
+        raise PromptError(f"no sites {shortened(sites)}; there are {', '.join(PATCH_SITES)}")
     if each_position and sites in BY_POSITION:
         raise PromptError(
             f"each {sites} site is at a position already; leave each_position out"
@@ -227,10 +227,11 @@ def positions_of(
     """The positions of these names, which are roles, tokens or indices, in the first prompt; by default all."""
     if names is None:
         return tuple(range(runs.length))
-    if isinstance(names, str) or not names:
+    listed: list[Position] = as_listed(names)
+    if not listed:
         raise PromptError("positions is a list of indices or tokens, such as [5, -1]")
     prompt = runs.pairs[0].clean
-    return tuple(prompt.position(name, roles) for name in names)
+    return tuple(prompt.position(name, roles) for name in listed)
 
 
 def measure(

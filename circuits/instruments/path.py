@@ -17,7 +17,7 @@ import numpy as np
 
 from circuits.engine import Direction, Runs, to_ablation
 from circuits.engine.wires import DIRECTIONS_OF_WIRES, check_wires, wire_effects
-from circuits.errors import EdgeError, names_its_keywords
+from circuits.errors import EdgeError, as_listed, names_its_keywords
 from circuits.instruments.grids import Axis, Paths, values_on
 from circuits.instruments.patch import measured_pairs
 from circuits.instruments.path_names import Path, parse_paths
@@ -71,7 +71,7 @@ def path(
     asked = to_asked(
         model, text, spec, counterfactual=counterfactual, noise_at=noise_at, roles=roles
     )
-    listed = [paths] if isinstance(paths, str) else list(paths)
+    listed = as_listed(paths)
     if not listed:
         raise EdgeError("there is no path; write one as L4H4@13 → L5H1.query@13")
     for each in listed:  # refuses a misspelt name before anything runs

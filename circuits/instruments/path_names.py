@@ -18,7 +18,7 @@ from itertools import product
 from typing import Final
 
 from circuits.components import SIDE_OF_LETTER, SIDES, Component, Head, Reader, Wire
-from circuits.errors import EdgeError
+from circuits.errors import EdgeError, shortened
 
 PositionOf = Callable[[int | str], int]  # the position that an index, a token or a role names
 _HOOK: Final = re.compile(r"(?:blocks\.(\d{1,9})\.)?([a-z0-9_.]*hook_\w+)(?:\[([^\]]*)\])?")
@@ -80,10 +80,10 @@ class Path:
 
 def parse_paths(text: str, *, layers: int, position_of: PositionOf) -> list[Path]:
     """Every path from one of the senders to one of the receivers that a text names."""
-    ends = text.replace("->", "→").split("→")
+    ends = text.replace("->", "→").split("→") if isinstance(text, str) else []
     if len(ends) != 2:
         raise EdgeError(
-            f"{text!r} is not a path; write senders, an arrow and receivers: "
+            f"{shortened(text)} is not a path; write senders, an arrow and receivers: "
             "L4H4@13 → L5H1.query@13"
         )
     senders = [parse_sender(name, position_of) for name in _parts(ends[0])]

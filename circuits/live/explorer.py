@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from circuits.errors import ModelError, PromptError
+from circuits.errors import ModelError, PromptError, check_whole
+from circuits.files import to_path
 
 if TYPE_CHECKING:
     import uvicorn
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from circuits.live.jobs import JobQueue
 
 _NEEDED: Final = ("starlette", "uvicorn", "sse_starlette")
+# Connections that are taken in at once. Where more come, those before them are read first, so that the door
+# does not drop one whose request has arrived.
+_AT_ONCE: Final = 8
+_QUEUED: Final = 2048  # connections that the system keeps until they are taken in
 
 
 class Explorer:
@@ -40,6 +45,8 @@ class Explorer:
         threading.Thread(target=self._run, name="serving", daemon=True).start()
         while not server.started and not self._stopped.is_set():
             time.sleep(0.01)  # from here on the server answers, and can be stopped
+        if not self._stopped.is_set():
+            listening.listen(_QUEUED)  # uvicorn has one number for both, `backlog`
 
     def __repr__(self) -> str:
         state = ", stopped" if self._stopped.is_set() else ""
@@ -101,12 +108,13 @@ def explore(
     from circuits.live.server import Endpoints, to_app
     from circuits.models.load import as_model, load
 
+    saved_in = to_path(folder).absolute()
     loaded = load(model) if isinstance(model, (str, Path)) else as_model(model)
     listening = _listen(port)
     own_port = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
     jobs = JobQueue()
-    endpoints = Endpoints(Models(loaded), jobs, Path(folder).absolute())
+    endpoints = Endpoints(Models(loaded), jobs, saved_in)
     door = Door()
     protocol: Any = door.protocol  # uvicorn calls it as it would call the class of a protocol
     config = uvicorn.Config(
@@ -117,6 +125,8 @@ def explore(
         access_log=False,
         server_header=False,
         lifespan="off",
+        backlog=_AT_ONCE,
+        proxy_headers=False,  # a header must not say who the other end is: the door knows it by that
         timeout_graceful_shutdown=2,
     )
     address = f"http://127.0.0.1:{own_port}/{token}/"
@@ -140,6 +150,7 @@ def check_installed() -> None:
 
 def _listen(port: int) -> socket.socket:
     """A socket on this port of this machine alone."""
+    check_whole("port", port)
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -15,13 +15,14 @@ Torch is imported when there is a model to read, so that looking for its files c
 from __future__ import annotations
 
 import copy
+import os
 import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from circuits.errors import ModelError
+from circuits.errors import ModelError, shortened
 from circuits.files import read_object
 from circuits.models import folder
 from circuits.models.adapter import base_of, is_adapter, read_adapter
@@ -76,6 +77,9 @@ def load(
         >>> model.n_layers, model.n_heads, model.gated
         (12, 12, False)
     """
+    if not isinstance(name, str | Path):
+        expected = "a name of `circuits models`, a path or a hub id"
+        raise ModelError(f"load takes {expected}, not {shortened(name)}; as_model takes models")
     check_name(str(name))
     wanted = None if dtype is None else to_dtype(dtype)
     device = to_device(device)
@@ -114,7 +118,7 @@ def as_model(
 
     if isinstance(x, Model):
         return x
-    if isinstance(x, tuple) and len(x) == 2:
+    if isinstance(x, tuple) and len(x) == 2 and hasattr(x[0], "config"):
         model, tokenizer = x
         name = str(getattr(model.config, "_name_or_path", "")) or type(model).__name__
         with reading(f"this {type(model).__name__}"):
@@ -233,7 +237,7 @@ def check_name(name: str) -> None:
         raise ModelError(
             "a model's name must not be empty; `circuits models` lists those known by name"
         )
-    if lookup(name) is not None or "/" in name or Path(name).expanduser().exists():
+    if lookup(name) is not None or "/" in name or os.path.exists(Path(name).expanduser()):  # noqa: PTH110
         return
     close = close_name(name)
     if close is not None:
@@ -244,7 +248,7 @@ def path_of(name: str, entry: Entry | None) -> Path:
     """The file or folder of a model; one that is not on this machine is downloaded."""
     check_name(name)
     path = Path(name).expanduser()
-    if entry is None and path.exists():
+    if entry is None and os.path.exists(path):  # noqa: PTH110 (Path.exists raises on a long name)
         return path
     if entry is not None and entry.origin == "package":
         if not entry.folder.is_dir():

@@ -25,7 +25,7 @@ def to_device(name: Device, *, number: int = 0) -> Device:
         return f"cuda:{number % torch.cuda.device_count()}"
     try:
         torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise ModelError(
             f"there is no device {str(name)!r} here; there are {' and '.join(devices())}"
         ) from error

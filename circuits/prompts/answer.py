@@ -29,6 +29,8 @@ def given_answers(answer: Answer | None) -> tuple[str, ...]:
         return ()
     listed = isinstance(answer, Sequence) and not isinstance(answer, str | bytes)
     answers: tuple[Any, ...] = tuple(answer) if listed else (answer,)
+    if not answers:
+        raise PromptError("a list of answers or foils must not be empty; leave it out")
     for text in answers:
         if not isinstance(text, str):
             remedy = "give the word, or model.spell(id) of a token id"

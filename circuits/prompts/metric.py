@@ -24,7 +24,7 @@ from typing import Final, Literal, get_args
 import torch
 from jaxtyping import Float
 
-from circuits.errors import CircuitsError, PromptError, escaped, shortened
+from circuits.errors import CircuitsError, PromptError, check_whole, escaped, shortened
 
 MetricKind = Literal["logit_diff", "logprob", "kl", "custom", "probe"]
 # Those with a name.
@@ -92,10 +92,14 @@ class ProbeMetric:
     def __post_init__(self) -> None:
         if self.site != "residual":
             raise PromptError(f"a probe reads the residual stream, not {shortened(self.site)}")
-        flat = torch.as_tensor(self.direction, dtype=torch.float64).detach().cpu()
+        check_whole("layer", self.layer)
+        try:
+            flat = torch.as_tensor(self.direction, dtype=torch.float64).detach().cpu()
+        except (TypeError, ValueError, RuntimeError):
+            flat = torch.tensor(torch.nan)
         if flat.dim() != 1 or not bool(flat.isfinite().all()):
-            shape = tuple(flat.shape)
-            raise PromptError(f"a probe's direction is a list of finite numbers, not {shape}")
+            given = shortened(self.direction)
+            raise PromptError(f"a probe's direction is a list of finite numbers, not {given}")
         object.__setattr__(self, "direction", tuple(flat.tolist()))
 
     def placed(self, position: int, *, layers: int, width: int) -> Probe:

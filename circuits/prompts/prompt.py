@@ -166,6 +166,14 @@ def refuse_half_characters(text: str) -> None:
         ) from why
 
 
+def check_roles(roles: Any) -> None:
+    """Refuse names of positions that are no mapping of names."""
+    is_mapping = isinstance(roles, Mapping) and all(isinstance(name, str) for name in roles)
+    if roles is not None and not is_mapping:
+        example = 'such as {"END": -1}'
+        raise PromptError(f"roles map names to positions, {example}, not {shortened(roles)}")
+
+
 # Swaps
 
 
@@ -174,7 +182,7 @@ def check_swap(swap: Any) -> None:
     if swap is None:
         return
     example = 'write it as {"large": "hot"}, or {5: "hot"} for one position'
-    if not isinstance(swap, Mapping):
+    if not isinstance(swap, Mapping) or not swap:
         if isinstance(swap, str) and "=" in swap:
             old, _, new = swap.partition("=")
             example = f"write it as {{{old!r}: {new!r}}}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from circuits.errors import PromptError, shortened
+from circuits.errors import PromptError, as_listed, check_whole, shortened
 from circuits.prompts.answer import (
     Answer,
     Predictions,
@@ -57,6 +57,7 @@ class Noise:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_whole("seed", self.seed)
         if not self.positions or not 1 <= self.draws <= _MOST_DRAWS or not self.scale > 0:
             rule = f"noise has positions, a scale above 0 and 1…{_MOST_DRAWS} draws"
             given = f"{len(self.positions)} positions, {self.scale:g} and {self.draws}"
@@ -173,6 +174,10 @@ class Question:
                 f"there are {', '.join(METRICS)}, a function of the last logits, or a probe"
             )
             raise PromptError(f"no metric {shortened(self.metric)}; {allowed}")
+        if self.foil is not None and self.kind not in COMPARES_WITH_FOIL:
+            raise PromptError(
+                f"metric {self.kind!r} has no foil: leave foil= out, or take metric='logit_diff'"
+            )
         is_noise = isinstance(self.counterfactual, Noise)
         if self.kind in COMPARES_WITH_FOIL and self.foil is None and is_noise:
             raise PromptError(
@@ -292,6 +297,7 @@ class QuestionSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_whole("seed", self.seed)
         check_swap(self.swap)
         _check_answers(self.answer)
         _check_answers(self.foil)
@@ -333,7 +339,9 @@ def _to_counterfactual(model: Model, text: str, spec: QuestionSpec) -> Prompt | 
             "no counterfactual: give its text, or a swap such as large=hot; trace and circuit add "
             "noise at a key"
         )
-    return Noise(spec.noise_at, seed=spec.seed)
+    clean = to_prompt(model, text)
+    positions = tuple(clean.position(place) for place in as_listed(spec.noise_at))
+    return Noise(positions, seed=spec.seed)
 
 
 def to_pair(

@@ -76,6 +76,11 @@ def sparsify(
         remedy = "give the model by name or path, or train all weights with lora=0"
         raise ModelError(f"an adapter must name its base: {remedy}")
     processes.check_rows(settings.batch)
+    longest = context_of(weights, settings.length)
+    if longest < settings.length:
+        raise ModelError(
+            f"{name} reads {longest} tokens, fewer than the {settings.length} of a row; give a smaller length"
+        )
     state = folder / "training"
     _refuse_other_files(folder, state)
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from circuits.errors import FileError, PromptError
-from circuits.files import parse_json, read_bytes, to_record
+from circuits.files import parse_json, read_bytes, to_path, to_record
 
 LARGEST_FILE: Final = 2**32  # bytes
 LONGEST_LINE: Final = 2**20  # bytes
@@ -106,7 +106,8 @@ class Lines:
 
 def read_lines(path: str | Path) -> Lines:
     """The lines of a jsonl file; each is parsed when it is needed."""
-    content = read_bytes(Path(path), most=LARGEST_FILE)
+    file = to_path(path)
+    content = read_bytes(file, most=LARGEST_FILE)
     numbers = []
     raw = []
     for number, line in enumerate(content.split(b"\n"), 1):
@@ -115,9 +116,7 @@ def read_lines(path: str | Path) -> Lines:
             raw.append(line)
     if not numbers:
         raise FileError(f"{path} has no lines; write one question on each line")
-    return Lines(
-        Path(path).name, hashlib.sha256(content).hexdigest(), tuple(raw), tuple(numbers)
-    )
+    return Lines(file.name, hashlib.sha256(content).hexdigest(), tuple(raw), tuple(numbers))
 
 
 def read_line(number: int, raw: bytes) -> Line:

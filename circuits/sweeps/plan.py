@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from circuits.engine.memory import BUDGET, MemoryPlan
+from circuits.errors import check_whole
 from circuits.executors.executor import ModelSource
 from circuits.models.load import as_model
 from circuits.results import Summarised
@@ -127,6 +128,8 @@ def plan_sweep(
     >>> circuits.plan_sweep(model, lines).shards
     7
     """
+    if workers is not None:
+        check_whole("workers", workers, least=1)
     wanted = SweepSettings(**settings)
     lines = read_lines(prompts)
     began = time.perf_counter()

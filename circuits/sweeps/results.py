@@ -17,6 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from circuits.errors import FileError, PromptError
+from circuits.files import to_path
 from circuits.results import PICTURES, Pictured
 from circuits.show.words import plural, spell
 from circuits.sweeps.manifest import Manifest, read_manifest
@@ -201,7 +202,7 @@ def open_sweep(folder: str | Path) -> Sweep:
     >>> len(circuits.open_sweep(folder / "swept"))
     1
     """
-    folder = Path(folder)
+    folder = to_path(folder)
     if not folder.is_dir():
         raise FileError(f"no folder {folder}; give the one that circuits sweep wrote to")
     manifest = read_manifest(folder)

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from circuits.errors import PromptError
+from circuits.errors import PromptError, check_whole
 from circuits.executors.executor import Executor, ModelSource
 from circuits.executors.local import Local
+from circuits.files import to_path
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.results import Progress, silent
@@ -45,6 +46,10 @@ class SweepSettings:
 
     def __post_init__(self) -> None:
         check_share(self.share)
+        for name in ("seed", "stability", "batch"):
+            check_whole(name, getattr(self, name))
+        if self.shard is not None:
+            check_whole("shard", self.shard)
         if self.stability < 0:
             raise PromptError(
                 f"stability= is a number of counterfactuals, not {self.stability}"
@@ -90,7 +95,7 @@ def sweep(
         [1.0]
     """
     settings = SweepSettings(share, seed, controls, stability, batch, shard)
-    folder = Path(folder)
+    folder = to_path(folder)
     store.manifest_in(folder)  # refuses a folder of something else before a model is loaded
     lines = read_lines(prompts)
     source = model if isinstance(model, ModelSource) else as_model(model)

@@ -17,7 +17,7 @@ from typing import Any, Final, overload
 import numpy as np
 
 from circuits.components import Head
-from circuits.errors import PromptError
+from circuits.errors import PromptError, as_listed
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Pair
@@ -45,7 +45,7 @@ def compare(
     second: Any,
     *,
     task: TaskSource,
-    units: Sequence[Units] = ...,
+    units: Units | Sequence[Units] = ...,
     mlps: Mlps = ...,
     count: int | None = ...,
     most: int | None = ...,
@@ -58,7 +58,7 @@ def compare(
     *,
     share: float | None = None,
     task: TaskSource | None = None,
-    units: Sequence[Units] = BOTH,
+    units: Units | Sequence[Units] = BOTH,
     mlps: Mlps = "computed",
     count: int | None = None,
     most: int | None = None,
@@ -77,7 +77,8 @@ def compare(
         >>> print(*both.overlap)
         L5H1 L4H0 L5H3 L4H5
     """
-    has_options = (tuple(units), mlps, count, most, seed) != (BOTH, "computed", None, None, 0)
+    kinds = tuple(as_listed(units))
+    has_options = (kinds, mlps, count, most, seed) != (BOTH, "computed", None, None, 0)
     if isinstance(first, Circuit) and isinstance(second, Circuit):
         if task is None and not has_options:
             return _compare_circuits(first, second, SHARE if share is None else share)
@@ -86,7 +87,7 @@ def compare(
         raise PromptError(_TWO_WAYS)
     if task is None or share is not None:
         raise PromptError(_TWO_WAYS)
-    if not units:
+    if not kinds:
         raise PromptError(f"name at least one kind of unit: {' or '.join(UNITS)}")
     models = (as_model(first), as_model(second))
     if isinstance(task, tuple):
@@ -94,7 +95,7 @@ def compare(
     else:
         tasks = to_same_task(models, task, count=count, seed=seed, progress=progress)
     rankings = []
-    for kind in units:
+    for kind in kinds:
         options: dict[str, Any] = {"units": kind, "count": count, "seed": seed}
         if kind == "wires":
             options["most"] = most

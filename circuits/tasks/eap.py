@@ -18,7 +18,7 @@ from typing import Any
 from circuits.components import Wire
 from circuits.engine.edges import EdgeTable
 from circuits.errors import EdgeError, FileError
-from circuits.files import read_object
+from circuits.files import read_object, to_path
 from circuits.models.model import Model
 from circuits.tasks.names import ORDERS
 from circuits.tasks.ranking import holds_everywhere
@@ -64,7 +64,7 @@ class EapGraph:
     @classmethod
     def load(cls, path: str | Path) -> EapGraph:
         """Read a file of EAP-IG, of MIB, or one that `circuits export --to eap` wrote."""
-        file = Path(path)
+        file = to_path(path)
         stored = read_object(file)
         config = stored.get("cfg")
         listed = stored.get("edges")

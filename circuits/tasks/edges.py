@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from circuits import __version__
-from circuits.errors import PromptError
+from circuits.errors import PromptError, check_whole
 from circuits.executors.executor import Executor, here_and_there
 from circuits.files import SIGNATURE, to_json, write_folder
 from circuits.models.model import Model
@@ -58,6 +58,8 @@ def edge_effects(
         >>> table.num_rows, table.column_names[:4]
         (32491, ['writer', 'reader', 'side', 'effect'])
     """
+    check_whole("seed", seed)
+    check_whole("count", count)
     if count < 1:
         raise PromptError(f"count= is how many pairs are measured, at least 1, not {count}")
     model, source = here_and_there(model)

@@ -4,7 +4,7 @@ names of the orders in which component edges are ranked."""
 from pathlib import Path
 from typing import Final, Literal
 
-from circuits.errors import PromptError
+from circuits.errors import PromptError, shortened
 from circuits.files import check_regular
 
 TASKS: Final = ("opposites", "indirect_object", "greater_than", "induction")
@@ -16,7 +16,8 @@ def check_task(name: str | Path) -> None:
     """Refuse what is neither the name of a task nor a jsonl file."""
     if str(name) in TASKS:
         return
-    if Path(name).suffix != ".jsonl":
+    if not isinstance(name, str | Path) or Path(name).suffix != ".jsonl":
         allowed = f"there are {', '.join(TASKS)}, or the path of a .jsonl file with own items"
-        raise PromptError(f"no task {str(name)!r}; {allowed}")
+        shown = shortened(str(name) if isinstance(name, Path) else name)
+        raise PromptError(f"no task {shown}; {allowed}")
     check_regular(Path(name))

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from circuits.engine import DIRECTIONS, Ablation, Direction, prepare, to_ablation
-from circuits.errors import PromptError
+from circuits.errors import PromptError, check_whole, shortened
 from circuits.executors.executor import Executor, here_and_there
 from circuits.models.model import Model
 from circuits.results import Progress, silent
@@ -96,6 +96,9 @@ def rank(
         True
     """
     _check(units, mlps, most, order, ablation)
+    check_whole("seed", seed)
+    if count is not None:
+        check_whole("count", count, least=1)
     if executor is not None and units != "wires":
         raise PromptError(
             "an executor measures component edges: units='wires'; others take seconds"
@@ -184,9 +187,10 @@ def judge_items(model: Model, items: Sequence[Item]) -> FamilyControl:
 
 
 def _check(units: str, mlps: str, most: int | None, order: object, ablation: object) -> None:
-    if units not in UNITS or mlps not in MLPS:
+    known = isinstance(units, str) and isinstance(mlps, str)
+    if not known or units not in UNITS or mlps not in MLPS:
         allowed = f"units are {', '.join(UNITS)} and mlps {', '.join(MLPS)}"
-        raise PromptError(f"{allowed}, not {units!r} and {mlps!r}")
+        raise PromptError(f"{allowed}, not {shortened(units)} and {shortened(mlps)}")
     if units == "wires" and mlps != "computed":
         raise PromptError(
             f"among component edges MLPs are units themselves: leave mlps={mlps!r} out"
@@ -197,6 +201,8 @@ def _check(units: str, mlps: str, most: int | None, order: object, ablation: obj
         )
     if units != "wires" and (most is not None or order is not None):
         raise PromptError("most= and order= go with component edges: units='wires'")
+    if most is not None:
+        check_whole("most", most)
     if most is not None and most < 1:
         raise PromptError(
             f"most= is how many component edges are measured exactly, at least 1, not {most}"

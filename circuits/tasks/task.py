@@ -20,7 +20,7 @@ from typing import Any, Final
 import torch
 from jaxtyping import Float
 
-from circuits.errors import NoPairError, PromptError
+from circuits.errors import NoPairError, PromptError, check_whole
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Metric, Pair, Prompt, answer_token, to_prompt
@@ -162,6 +162,8 @@ def to_task(
     is_named = isinstance(name, str | Path)
     if is_named:
         check_task(name)
+    check_whole("seed", seed)
+    check_whole("count", count)
     model = as_model(model)
     if count < 1:
         raise PromptError(f"a task needs at least one pair, not {count}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from circuits.errors import CircuitsError, PromptError, shortened
+from circuits.errors import CircuitsError, PromptError, as_listed, shortened
 from circuits.files import parse_json, read_text
 from circuits.models.model import Model
 from circuits.prompts import (
@@ -24,7 +24,7 @@ from circuits.prompts import (
     to_prompt,
     to_question,
 )
-from circuits.prompts.prompt import check_text, stands_in
+from circuits.prompts.prompt import check_roles, check_text, stands_in
 from circuits.results import Progress, silent
 from circuits.tracing.parts import Position, RoleNames, Roles
 
@@ -95,6 +95,7 @@ def to_family(
     says comes first. A prompt without any counterfactual has noise at the positions `noise_at`. With `lines`
     those of a jsonl file are asked as they stand; else the file is a task, of which the model's wrong answers
     are left out."""
+    check_roles(roles)
     reader = _Reader(model, spec, roles or {}, noise_at)
     is_file = isinstance(given, str) and given.endswith(".jsonl")
     if isinstance(given, str) and not is_file and not _names_task(given):
@@ -218,6 +219,7 @@ class _Reader:
                 spec = replace(spec, **{name: given[name]})
         if "counterfactual" in given and "swap" not in given:
             spec = replace(spec, swap=None)
+        check_roles(given.get("roles"))
         roles = {**self.roles, **given.get("roles", {})}
         own = self
         if "key" in given:
@@ -228,7 +230,8 @@ class _Reader:
     def of_text(self, text: str, spec: QuestionSpec, roles: RoleNames) -> Asked:
         if self.noise_at is not None and spec.counterfactual is None and not spec.swap:
             read = to_prompt(self.model, text)
-            noisy = tuple(read.position(name, roles) for name in self.noise_at)
+            places = as_listed(self.noise_at)
+            noisy = tuple(read.position(name, roles) for name in places)
             spec = replace(spec, noise_at=noisy)
         question = to_question(self.model, text, spec)
         return Asked(question, _positions(question.clean, roles))

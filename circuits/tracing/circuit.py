@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping as MappingType
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +22,13 @@ import numpy as np
 from circuits.components import Edge
 from circuits.engine import SWAP, Ablation, Direction, Row, prepare, to_ablation
 from circuits.engine.selection import effects_over, mapping_row
-from circuits.errors import PromptError, names_its_keywords
+from circuits.errors import (
+    PromptError,
+    as_listed,
+    is_number,
+    names_its_keywords,
+    shortened,
+)
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import (
@@ -34,6 +41,7 @@ from circuits.prompts import (
     to_prompt,
     to_question,
 )
+from circuits.prompts.prompt import check_roles
 from circuits.results import Progress, silent
 from circuits.tracing.aligned import Aligned, effects_at, mapped, shared_places
 from circuits.tracing.asked import Asked
@@ -53,6 +61,7 @@ from circuits.tracing.parts import (
     Position,
     RoleNames,
     Span,
+    check_share,
 )
 from circuits.tracing.records import Circuit
 from circuits.tracing.spans import MOST_NOISED, label_of, span_of, tokens_that_matter
@@ -97,6 +106,9 @@ def circuit(
         >>> [mapping.ends for mapping in whole.mappings]
         [(5, 8)]
     """
+    check_share(share)
+    check_roles(roles)
+    _check(least, groups, counterfactuals)
     model = as_model(model)
     chosen = to_ablation(model, ablation, reference)
     spec = QuestionSpec(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)
@@ -119,6 +131,24 @@ def circuit(
     runs = prepare(model, [to_question(model, text, spec)], ablation=chosen)
     whole = Aligned.whole(runs)
     return measure_circuit([whole], counterfactuals=counterfactuals or {}, **options)
+
+
+def _check(least: Any, groups: Any, counterfactuals: Any) -> None:
+    """Refuse what `circuit` alone takes where it is of another kind."""
+    if not is_number(least) or not 0 < least < math.inf:
+        raise PromptError(
+            f"least= is the smallest total of a mapping, above 0, not {shortened(least)}"
+        )
+    example = {
+        "groups": 'labels to positions, such as {"brackets": (4, 6)}',
+        "counterfactuals": 'a token or a group to a text, such as {"large": "The hot is"}',
+    }
+    for name, given in (("groups", groups), ("counterfactuals", counterfactuals)):
+        is_mapping = isinstance(given, MappingType) and all(
+            isinstance(own, str) for own in given
+        )
+        if given is not None and not is_mapping:
+            raise PromptError(f"{name}= maps {example[name]}, not {shortened(given)}")
 
 
 def family_circuit(
@@ -349,7 +379,15 @@ def _spans(
 
     labels: dict[tuple[int, ...], str] = {}  # of every span, by its positions
     for label, members in groups.items():
-        labels[tuple(shared(member) for member in members)] = label
+        positions = tuple(dict.fromkeys(shared(member) for member in as_listed(members)))
+        if not positions or not label.strip():
+            raise PromptError(f"the group {label!r} needs a name and at least one position")
+        taken = [other for known, other in labels.items() if {*known} & {*positions}]
+        if taken:
+            raise PromptError(
+                f"the groups {taken[0]!r} and {label!r} share a position; name each in one group"
+            )
+        labels[positions] = label
     grouped = set(chain.from_iterable(labels))
 
     group_of_label = {label: positions for positions, label in labels.items()}

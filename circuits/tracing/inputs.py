@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from circuits.engine import SWAP, Ablation, Runs, prepare
-from circuits.errors import PromptError
+from circuits.errors import PromptError, as_listed
 from circuits.models.model import Model
 from circuits.prompts import Pair, QuestionSpec
 from circuits.tracing.asked import (
@@ -113,12 +113,10 @@ def one_each(asked: Any, counterfactual: str | Sequence[str] | None, spec: Quest
     texts = [asked] if isinstance(asked, str) else asked
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         return asked
-    others = [counterfactual] * len(texts) if counterfactual is None else counterfactual
-    if isinstance(others, str) or len(others) != len(texts):
-        count = 1 if isinstance(others, str) else len(others)
-        raise PromptError(
-            f"{len(texts)} texts need as many counterfactuals, in a list, not {count}; or a swap for all"
-        )
+    others = [None] * len(texts) if counterfactual is None else as_listed(counterfactual)
+    if isinstance(counterfactual, str) or len(others) != len(texts):
+        needed = f"{len(texts)} texts need as many counterfactuals, in a list"
+        raise PromptError(f"{needed}, not {len(others)}; or a swap for all")
     answers = _for_each(spec.answer, len(texts), "answer")
     foils = _for_each(spec.foil, len(texts), "foil")
     lines = []

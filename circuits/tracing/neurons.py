@@ -17,7 +17,7 @@ import numpy as np
 from circuits.components import Component
 from circuits.engine import SWAP, Runs
 from circuits.engine.neurons import MlpNeurons, UnitRuns, block_of, promoted_tokens
-from circuits.errors import EdgeError, PromptError, names_its_keywords
+from circuits.errors import EdgeError, PromptError, names_its_keywords, shortened
 from circuits.prompts import Prompt
 from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.measure import both_values, measured_model
@@ -47,6 +47,8 @@ def neurons(
         >>> found_in.neurons[0].neuron < len(found_in.effects), f"{found_in.effect:.2f}"
         (True, '0.97')
     """
+    if not isinstance(circuit, Circuit):
+        raise PromptError(f"neurons are those of a circuit, not of {shortened(circuit)}")
     if circuit.family is not None:
         raise PromptError("the neurons of an MLP are those of one prompt; trace one of them")
     component, position = parse_mlp(mlp, circuit.prompt)
@@ -65,6 +67,10 @@ def parse_mlp(name: str | Component, prompt: Prompt) -> tuple[Component, int | N
     """The MLP and the position of a name such as `M3@9`, `M3@large` or `M3`."""
     if isinstance(name, Component):
         return _checked(name), None
+    if not isinstance(name, str):
+        raise EdgeError(
+            f"{shortened(name)} is no MLP; name one as M3 or, at a position, as M3@9"
+        )
     bare, at, position = name.strip().partition("@")
     component = _checked(Component.parse(bare))
     return component, prompt.position(position) if at else None

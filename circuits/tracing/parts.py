@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from circuits.components import ROUNDING, Head
-from circuits.errors import EdgeError, PromptError, escaped
+from circuits.errors import EdgeError, PromptError, escaped, is_number, shortened
 from circuits.results import OfHeads, Pictured, require
 
 SHARE: Final = 0.8  # the share of a mapping's total that its carriers must reach
@@ -33,8 +33,8 @@ _AGAINST: Final = -0.01  # heads of a smaller effect are listed as working again
 
 def check_share(share: float) -> None:
     """Refuse a share that no set of heads could reach, or that every set does."""
-    if not 0 < share <= 1:
-        raise PromptError(f"a share must be above 0 and at most 1, not {share}")
+    if not is_number(share) or not 0 < share <= 1:
+        raise PromptError(f"a share must be above 0 and at most 1, not {shortened(share)}")
 
 
 # The model and the question

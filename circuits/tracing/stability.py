@@ -29,7 +29,7 @@ from circuits.components import ROUNDING, Head
 from circuits.engine import Runs, predictions_of_others, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.selection import WHOLE, mapping_rows, select
-from circuits.errors import PromptError, names_its_keywords
+from circuits.errors import PromptError, as_listed, check_whole, names_its_keywords
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import (
@@ -46,6 +46,7 @@ from circuits.prompts import (
     to_prompt,
     to_question,
 )
+from circuits.prompts.prompt import check_roles
 from circuits.results import Progress, silent
 from circuits.tracing.asked import to_family
 from circuits.tracing.batches import RunBatch, judge_batches, run_batches
@@ -53,7 +54,7 @@ from circuits.tracing.family import bootstrap
 from circuits.tracing.inputs import is_family
 from circuits.tracing.judge import judge_each
 from circuits.tracing.other_words import nearest_words
-from circuits.tracing.parts import CORE, SHARE, Ends, Position, RoleNames
+from circuits.tracing.parts import CORE, SHARE, Ends, Position, RoleNames, check_share
 from circuits.tracing.stability_record import HeadStability, Stability
 from circuits.tracing.trust import weak_pairs
 
@@ -96,19 +97,22 @@ def stability(
     spec = QuestionSpec(
         counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed
     )
+    check_share(share)
+    check_roles(roles)
     model = as_model(model)
     if is_family(text):
         return _of_family(model, text, spec, key, query, roles, share)
     if key is None:
         raise PromptError("name the position that is read: key=…, its index or its token")
+    named = roles or {}
     measured = measure_stability(
         model,
         text,
         spec,
-        key=key,
-        query=query,
+        key=named.get(str(key), key),
+        query=named.get(str(query), query),
         n=n,
-        rephrasings=rephrasings,
+        rephrasings=as_listed(rephrasings),
         share=share,
         progress=progress,
     )
@@ -157,6 +161,7 @@ def measure_stability(
     progress: Progress = silent,
 ) -> Stability:
     """What `stability` measures, given the question as one record; without a verdict on it."""
+    check_whole("n", n)
     if n < 2:
         raise PromptError(f"stability compares runs, so n is at least 2, not {n}")
     ends = to_prompt(model, text).ends(key, query)

@@ -21,7 +21,7 @@ import torch
 from circuits.components import Head
 from circuits.engine import Direction, Runs, prepare, to_ablation
 from circuits.engine.selection import Mapped
-from circuits.errors import PromptError, names_its_keywords
+from circuits.errors import PromptError, check_whole, names_its_keywords
 from circuits.models.load import as_model
 from circuits.prompts import (
     Answer,
@@ -33,6 +33,7 @@ from circuits.prompts import (
     to_prompt,
     to_question,
 )
+from circuits.prompts.prompt import check_roles
 from circuits.results import Progress, Watch, sha256_of, silent, unwatched
 from circuits.tracing.aligned import Aligned
 from circuits.tracing.family import FamilyTrace, trace_asked
@@ -49,6 +50,7 @@ from circuits.tracing.parts import (
     Position,
     RoleNames,
     Span,
+    check_share,
 )
 from circuits.tracing.records import Circuit
 from circuits.tracing.spans import span_of
@@ -141,6 +143,9 @@ def trace(
         >>> f"{found.mapping().modulation():.0%}"
         '80%'
     """
+    check_share(share)
+    check_whole("stability", stability)
+    check_roles(roles)
     model = as_model(model)
     chosen = to_ablation(model, ablation, reference)
     if stability and chosen.kind != "swap":

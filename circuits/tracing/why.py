@@ -114,20 +114,27 @@ def why(
         seed = circuit.seed or 0
     else:
         circuit.checked(name)
-        parts = _parts_of_circuit(circuit, key, query, model)
+        parts = _parts_of_circuit(circuit, key, query, model, every_key=every_key)
         seed = circuit.seed
     answer = explain(parts, name, every_key=every_key, seed=seed, progress=progress)
     return answer if of_one else of_family(answer, parts)
 
 
 def _parts_of_circuit(
-    circuit: Circuit, key: Position | None, query: Position | None, model: Any
+    circuit: Circuit,
+    key: Position | None,
+    query: Position | None,
+    model: Any,
+    *,
+    every_key: bool,
 ) -> list[Mapped]:
     """The mapping that is asked about, on the pairs of a circuit."""
     if key is None and query is None:
         if circuit.front is None:
             raise PromptError("no mapping of this circuit carries anything; name key and query")
         ends = circuit.front.ends
+    elif key is None and not every_key:
+        raise PromptError("name the key, too: key=…; or ask of all keys, by every_key=True")
     else:
         ends = circuit.prompt.ends(0 if key is None else key, -1 if query is None else query)
     parts = run_again(circuit, model=model)

@@ -28,7 +28,14 @@ from circuits.components import Component, Head, Wire
 from circuits.engine import SWAP, Ablation, Direction, to_ablation
 from circuits.engine.kept import KeptRuns
 from circuits.engine.wire_table import Chosen, WireTable
-from circuits.errors import PromptError, names_its_keywords
+from circuits.errors import (
+    PromptError,
+    as_listed,
+    check_whole,
+    is_number,
+    names_its_keywords,
+    shortened,
+)
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Answer, MetricFunction, MetricKind, ProbeMetric, QuestionSpec, Swap
@@ -93,6 +100,7 @@ def wiring(
         (True, True)
     """
     check_share(share)
+    check_whole("count", count, least=1)
     _check(aim, held_out, resamples)
     model = as_model(model)
     chosen = to_ablation(model, ablation, reference, allowed=ABLATIONS, of="a search of wires")
@@ -117,7 +125,7 @@ def wiring(
         at_places=at_places,
         share=share,
         aim=aim,
-        without=tuple(Head.parse(name) for name in without),
+        without=tuple(Head.parse(name) for name in as_listed(without)),
         resamples=resamples,
         against=other,
         ablation=chosen,
@@ -126,13 +134,13 @@ def wiring(
     return search_family(model, seen, unseen, asking, progress=progress)
 
 
-def _check(aim: str, held_out: float, resamples: int) -> None:
-    if aim not in AIMS:
-        raise PromptError(f"no aim {aim!r}; there are {' and '.join(AIMS)}")
-    if not 0 <= held_out < 1:
-        raise PromptError(
-            f"held_out is a share of the pairs, at least 0 and below 1: {held_out}"
-        )
+def _check(aim: Any, held_out: Any, resamples: Any) -> None:
+    if not isinstance(aim, str) or aim not in AIMS:
+        raise PromptError(f"no aim {shortened(aim)}; there are {' and '.join(AIMS)}")
+    if not is_number(held_out) or not 0 <= held_out < 1:
+        share = "held_out is a share of the pairs, at least 0 and below 1"
+        raise PromptError(f"{share}: {shortened(held_out)}")
+    check_whole("resamples", resamples)
     if resamples < 0:
         raise PromptError(f"resamples counts searches, 0 or more, not {resamples}")
 
