@@ -116,6 +116,7 @@ def running(asked: list[str]) -> Iterator[Command]:
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
+        start_new_session=True,  # a group of processes of its own, as in a terminal
     )
     try:
         yield command

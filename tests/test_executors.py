@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import polars
 import pyarrow.dataset
 import pytest
 from click.testing import CliRunner
-from killing import CASES, kill_and_go_on
+from killing import CASES, PROCESS, below, kill_and_go_on, lives, running, wait, write_lines
 from test_sweep import alike, plain, write
 
 import circuits
@@ -41,6 +42,14 @@ def failing(model: Model, part: str) -> str:
 def dying(model: Model, part: str) -> None:
     """Work that is killed in the middle."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def failing_beside_long_work(model: Model, part: Path | None) -> None:
+    """Work that refuses one part at once, and takes long for another, which leaves a file."""
+    if part is None:
+        raise FileError("no part; take another")
+    time.sleep(60)
+    part.touch()
 
 
 @pytest.fixture
@@ -178,6 +187,32 @@ def test_an_error_of_the_work_comes_through_as_it_is(tiny: Model, executor: Any)
 
 @pytest.mark.usefixtures("found_by_workers")
 @pytest.mark.long
+def test_after_an_error_nobody_waits_for_the_other_parts(tiny: Model, tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    with pytest.raises(FileError, match="no part"):
+        list(Local(2).map(tiny, failing_beside_long_work, [left, None]))
+    assert not left.exists()
+
+
+@pytest.mark.long
+def test_an_interrupt_ends_all_processes_with_one_line(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
+    """Ctrl-C goes to every process of a terminal; here the workers have just been started."""
+    out = tmp_path / "out"
+    asked = [str(write_lines(tmp_path / "in.jsonl")), "-o", str(out), "--workers", "2"]
+    with running([*asked, "--model", str(directories["gpt2"])]) as command:
+        wait(lambda: len(below(command, PROCESS)) == 2, command)
+        started = below(command)
+        os.killpg(command.pid, signal.SIGINT)
+        assert command.wait(60) == 130
+        assert command.stderr is not None
+        assert command.stderr.read() == b"Error: interrupted\n"
+        wait(lambda: not any(map(lives, started)))
+
+
+@pytest.mark.usefixtures("found_by_workers")
+@pytest.mark.long
 def test_a_failed_task_of_submitit_is_told_after_the_others(
     tiny: Model, tmp_path: Path
 ) -> None:
@@ -208,6 +243,8 @@ def test_what_cannot_work_is_refused_before_anything_starts(tmp_path: Path) -> N
         (["--address", "1.2.3.4:5"], "--executor ray"),
         (["--slurm-time", "5"], "--slurm-time goes with"),
         (["--executor", "slurm", "--workers", "2"], "leave --workers out"),
+        (["--executor", "ray", "--gpus", "0.5"], "--gpus reserves GPUs"),
+        (["--executor", "slurm", "--slurm-gpus-per-node", "1"], "add --device auto"),
         ([], "-o DIR"),
     ):
         output = ["-o", str(tmp_path / "out")] if options else []

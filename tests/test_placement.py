@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 import circuits
 from circuits.engine import Ablation
 from circuits.engine.cache import Cache, Layer, LayersOnCPU
-from circuits.engine.memory import BUDGET, plan_memory
+from circuits.engine.memory import BUDGET, free_memory, plan_memory
 from circuits.errors import ModelError
 from circuits.models.model import Model
 from circuits.zoo.language import tokenizer
@@ -166,6 +166,16 @@ def test_runs_keep_what_was_planned(models: dict[str, Model], path: Any) -> None
     # The plain path keeps no queries and keys.
     assert 0.7 * planned.runs <= kept <= planned.runs
     assert planned.streams <= BUDGET and planned.rows > 1
+
+
+def test_what_torch_keeps_of_a_gpu_for_new_tensors_counts_as_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 24 GB the system has 10 left; torch has 12, of which its tensors take 9."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 * 10**9, 24 * 10**9))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 12 * 10**9)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 9 * 10**9)
+    assert free_memory(torch.device("cuda:0")) == 13 * 10**9
 
 
 def test_a_plan_needs_no_weights() -> None:

@@ -68,7 +68,7 @@ def sweep_command(
     from circuits.sweeps.lines import read_lines
     from circuits.sweeps.store import manifest_in
 
-    workers.refuse_what_does_not_fit()
+    workers.refuse_what_does_not_fit(model)
     if plan:
         read_lines(prompts)
         count = workers.workers or workers.slurm.get("array_parallelism")
@@ -100,8 +100,8 @@ def _print_plan(
     from circuits.sweeps.plan import plan_sweep
 
     source = ModelSource(model.model, model.dtype, model.device)
-    with progress():
-        planned = plan_sweep(source, prompts, **settings)
+    with progress() as note:
+        planned = plan_sweep(source, prompts, progress=note, **settings)
     if as_json:
         derived = {
             "shards": planned.shards,

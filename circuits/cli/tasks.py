@@ -100,7 +100,7 @@ def rank_command(
         protocol["order"] = str(protocol["order"])
         if "units" not in options.typed():
             protocol["units"] = "wires"
-    workers.refuse_what_does_not_fit()
+    workers.refuse_what_does_not_fit(model)
     if not workers.is_this_process:
         if protocol["units"] != "wires":
             raise PromptError(
@@ -178,7 +178,7 @@ def edges_command(
             f"cannot write to {output}: it is a folder; name a file, such as edges.parquet"
         )
     check_folder(output.parent)
-    workers.refuse_what_does_not_fit()
+    workers.refuse_what_does_not_fit(model)
     executor = None if workers.is_this_process else workers.start(output.parent)
     with progress() as note:
         measured = workers.model(model, note)

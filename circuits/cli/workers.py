@@ -52,7 +52,6 @@ class WorkerOptions:
     def start(self, folder: Path) -> Executor:
         """The executor, refused before any work if something that it needs is not here. SLURM's logs and
         tasks go into a part of this folder."""
-        self.refuse_what_does_not_fit()
         if self.executor == "ray":
             from circuits.executors.on_ray import OnRay, check_ray
 
@@ -76,8 +75,8 @@ class WorkerOptions:
 
         return ModelSource(absolute(model.model), model.dtype, model.device)
 
-    def refuse_what_does_not_fit(self) -> None:
-        """Refuse options of another executor than the one that was chosen."""
+    def refuse_what_does_not_fit(self, model: ModelOptions) -> None:
+        """Refuse options of another executor than the one that was chosen, and GPUs that would lie idle."""
         if self.executor != "ray" and (self.address is not None or self.gpus):
             raise PromptError("--address and --gpus go with --executor ray")
         if self.executor != "slurm" and self.slurm_cluster != "slurm":
@@ -89,6 +88,11 @@ class WorkerOptions:
             raise PromptError(
                 "SLURM starts a task for each shard: leave --workers out; "
                 "--slurm-array-parallelism says how many run at the same time"
+            )
+        if model.device == "cpu" and (self.gpus or self.slurm.get("gpus_per_node")):
+            asked = "--gpus" if self.gpus else "--slurm-gpus-per-node"
+            raise PromptError(
+                f"{asked} reserves GPUs, and --device cpu leaves them idle: add --device auto"
             )
 
 

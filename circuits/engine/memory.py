@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+import torch
+
 BUDGET: Final = 32 * 2**20  # bytes that one batch of streams may take
 GRADIENT_BUDGET: Final = 2**31  # bytes that one backward pass may keep
 # d_model-sized vectors a position needs in a block: q, k, v, z, writes, MLP.
@@ -118,8 +120,12 @@ def windows(queries: int, scores_a_query: int, budget: int) -> list[slice]:
     return [slice(first, min(first + step, queries)) for first in range(0, queries, step)]
 
 
-def free_memory() -> int | None:
-    """Bytes that a process can still have; None where the system does not say."""
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that tensors can still take on a device; None where the system does not say."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        # torch keeps memory of tensors that are gone, and gives it to new ones.
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     table = Path("/proc/meminfo")
     if not table.exists():
         return None

@@ -161,12 +161,13 @@ def _run(
     read = pairs[0].metric.positions_read
     clean_tokens, other_tokens = _tokens_of(model, pairs, draws)
     noise = _noise_on_inputs(model, length, draws, noises)
-    _warn_of_memory(model, length, sum(draws))
     layout = None if path == "plain" else known_layout(model, clean_tokens[:1])
     if path == "fast" and layout is None:
         raise PromptError(
             f"the fast path does not know the layout of {model.name}; take the plain path"
         )
+    kept_on = torch.device("cpu") if offload else model.device
+    _warn_of_memory(model, length, sum(draws), plain=layout is None, device=kept_on)
     _warn_of_time(model, length, sum(draws))
     keeper = _Keeper(model, layout, budget, offload)
     clean, other = keeper.both(
@@ -347,9 +348,12 @@ def _verify_layout(
 # Warnings before long work
 
 
-def _warn_of_memory(model: Model, length: int, inputs: int) -> None:
-    needed = plan_memory(model, length=length, inputs=inputs).runs
-    warning = memory_warning(length, needed, free_memory())
+def _warn_of_memory(
+    model: Model, length: int, inputs: int, *, plain: bool, device: torch.device
+) -> None:
+    """`device` is where the runs are kept."""
+    needed = plan_memory(model, length=length, inputs=inputs, plain=plain).runs
+    warning = memory_warning(length, needed, free_memory(device))
     if warning is not None:
         warnings.warn(warning, stacklevel=5)
 

@@ -34,6 +34,7 @@ class ModelSource:
     device: str = "cpu"
     gated: bool | None = None  # None: as the model's files say
     reads_bos: bool | None = None
+    offload: bool = False
     fingerprint: str | None = None  # of the weights that it must have; None: any
 
     @classmethod
@@ -45,6 +46,7 @@ class ModelSource:
             device="auto" if model.device.type == "cuda" else str(model.device),
             gated=model.gated,
             reads_bos=model.reads_bos,
+            offload=model.offload,
             fingerprint=model.fingerprint,
         )
 
@@ -59,6 +61,7 @@ class ModelSource:
             bos=self.reads_bos,
             dtype=self.dtype,
             device=to_device(self.device, number=number),
+            offload=self.offload,
         )
         if self.fingerprint not in (None, model.fingerprint):
             raise ModelError(

@@ -1,4 +1,8 @@
-"""Parts measured on this machine: in this process, or by several processes that hold a model each."""
+"""Parts measured on this machine: in this process, or by several processes that hold a model each.
+
+Ctrl-C is for the process that started the others. It ends them in the middle of their parts: what they had
+not finished is measured again by the next call.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -62,17 +67,38 @@ class Local:
         pool = ProcessPoolExecutor(
             count, context, initializer=_begin, initargs=(source, work, numbers, threads)
         )
+        others = set(multiprocessing.active_children())
+        workers = set()
         try:
-            number_of = {pool.submit(_measure, part): at for at, part in enumerate(parts)}
+            with _interrupts_put_off():  # the pool starts its processes when it gets parts
+                number_of = {pool.submit(_measure, part): at for at, part in enumerate(parts)}
+                workers = set(multiprocessing.active_children()) - others
             for done in as_completed(number_of):
                 yield number_of[done], done.result()
+            pool.shutdown()
         except BrokenProcessPool as why:
             raise ExecutorError(
                 "a worker died, perhaps for want of memory; what is finished is kept: run the same "
                 "again, with fewer workers if memory is short"
             ) from why
         finally:
+            # After Ctrl-C, or an error in one part, nobody waits for the parts that are half measured.
+            for worker in workers:
+                worker.kill()
             pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_put_off() -> Iterator[None]:
+    """Ctrl-C is heard at the end of this `with`, and never by the processes that are started in it."""
+    if os.name != "posix":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(source: ModelSource, work: Work, numbers: Any, threads: int) -> None:
@@ -80,7 +106,6 @@ def _begin(source: ModelSource, work: Work, numbers: Any, threads: int) -> None:
     global _worker
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started it
     Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(min(threads, torch.get_num_threads()))
     _worker = Worker(source, work, numbers.get())

@@ -19,7 +19,7 @@ from circuits.engine.memory import BUDGET, MemoryPlan
 from circuits.errors import check_whole
 from circuits.executors.executor import ModelSource
 from circuits.models.load import as_model
-from circuits.results import Summarised
+from circuits.results import Progress, Summarised, silent
 from circuits.show.words import plural
 from circuits.sweeps.batches import memory_of, to_batches
 from circuits.sweeps.lines import Line, Lines, read_line, read_lines
@@ -117,7 +117,12 @@ class SweepPlan(Summarised):
 
 
 def plan_sweep(
-    model: Any, prompts: str | Path, *, workers: int | None = None, **settings: Any
+    model: Any,
+    prompts: str | Path,
+    *,
+    workers: int | None = None,
+    progress: Progress = silent,
+    **settings: Any,
 ) -> SweepPlan:
     """What `sweep` would take with these settings, by a sample of the lines. `workers` is a number of cores
     or GPUs whose time is printed beside that of other numbers.
@@ -137,6 +142,8 @@ def plan_sweep(
     to_load = time.perf_counter() - began
     manifest = manifest_of(loaded, lines, wanted)
     sample = _sample(lines, min(SAMPLE, manifest.shard, len(lines)))
+    stage = f"sample of {plural(len(sample), 'line')}"
+    progress(stage, 0, 1)
     # The first measurement on a model also reads and verifies its layout.
     measure_lines(loaded, sample[:1], manifest, batch=1)
     began, computed = time.perf_counter(), time.process_time()
