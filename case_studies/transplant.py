@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from circuits.components import SIDES, Head, Side
 from circuits.models.model import Model
 from circuits.show.canvas import BLUE, COLUMN, LINE, MUTED, WIDTH, looks, shade
+from circuits.show.plots import framed
 from circuits.tasks.attention import AttentionMeasurement, measure_attention
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import COUNTED, EXPLAINED, Ranking, Unit, Units
@@ -170,10 +171,16 @@ def _leading(side: SideWriters) -> list[str]:
 def transplant_figure(transplants: Mapping[str, Sequence[Transplant]]) -> Figure:
     """One panel for each kind of unit; for each dense model, by name, three bars, where it was measured."""
     kinds = max(transplants.values(), key=len)
+    last = COUNTED[kinds[-1].units]
+    explained = []
+    for name, each in transplants.items():
+        if len(each) == len(kinds):
+            explained.append(f"{each[-1].twins:.0%} in {name}")
+    finding = f"Kept alone in the dense model, its twin's {last} explain {', '.join(explained)}"
+    question = "kept: what the twin takes for 90% of a task, as many of the model's own, or as many random"
     with looks():
-        figure = Figure(
-            figsize=(COLUMN if len(kinds) == 1 else WIDTH, 2.6), layout="constrained"
-        )
+        width = COLUMN if len(kinds) == 1 else WIDTH
+        figure = framed(None, (width, 2.6), finding, question)
         panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
         for index, axes in enumerate(panels):
             shown = {
@@ -190,6 +197,7 @@ def transplant_figure(transplants: Mapping[str, Sequence[Transplant]]) -> Figure
             axes.set_xticks(range(len(labels)), labels)
             axes.set_title(f"{COUNTED[kinds[index].units]} kept in the dense model")
             axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
-        figure.axes[0].set_ylabel("explained effect")
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.axes[0].set_ylabel("explained effect (share of the gap)")
         figure.axes[0].legend()
     return figure

@@ -15,6 +15,7 @@ from circuits.results import Pictured
 
 ONE_PANEL = ("mapping", "family", "comparison", "ranking", "sweep", "mean", "stability")
 ONE_PANEL += ("patch", "paths", "attribution", "lens", "neurons")
+PAIRED = ("family", "comparison", "stability", "patch", "paths", "neurons")  # with one metric
 KINDS = (*ONE_PANEL, "circuit", "traced", "task_comparison", "why", "wiring", "head_scores")
 
 
@@ -104,6 +105,9 @@ def test_every_plot_says_its_finding_and_then_its_question(results: dict[str, An
         figure = results[kind].figure()
         finding, *question = [text for text in figure.texts if text.get_text()]
         assert finding.get_fontweight() == "bold" and question, kind
+        if kind in PAIRED:
+            asked = " ".join(line.get_text() for line in question)
+            assert "→" in asked and "logit(" in asked, (kind, asked)
         axes = Figure().add_subplot()
         results[kind].figure(ax=axes)
         assert axes.get_title("left").startswith(finding.get_text()[:20]), kind

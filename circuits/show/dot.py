@@ -299,8 +299,9 @@ def _caption(scene: Scene, *, has_maps: bool) -> str:
     for line in textwrap.wrap(scene.verdict, 60):
         rows.append([_cell(_font(line, INK, 9, bold=True), whole_row)])
     rows.append([_cell(_font(scene.finding, RED, 11, bold=True), whole_row)])
-    for line in textwrap.wrap(scene.question(), 60):
-        rows.append([_cell(_font(line, MUTED, 9), whole_row)])
+    asked = textwrap.wrap(scene.question(), 76)
+    asked_lines = [[_cell(_font(line, MUTED, 9))] for line in asked]
+    rows.append([_cell(_table(asked_lines), whole_row)])
     if has_maps:
         assert scene.front is not None
         names = [_font(scene.front["label"], INK, 9, bold=True)]
