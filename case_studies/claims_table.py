@@ -33,6 +33,7 @@ from circuits.sparsify.measure import original_of
 from circuits.tasks.attention import measure_attention
 from circuits.tasks.compare import to_same_task
 from circuits.tasks.curve import first_at_least, measure_curve
+from circuits.tasks.names import OrderName
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import COUNTED, EXPLAINED, SHARES, Ranking, Units
 from circuits.tasks.task import Task
@@ -182,9 +183,17 @@ def held(values: torch.Tensor, share: float) -> int:
 
 
 def task_claims(
-    twin: str, models: Models, task: str | Path, quantity: str, *, count: int, most: int
+    twin: str,
+    models: Models,
+    task: str | Path,
+    quantity: str,
+    *,
+    count: int,
+    most: int,
+    order: OrderName = "search",
 ) -> list[Claim]:
-    """The lines of one task and one quantity: "loading", "heads", "edges" or "wires"."""
+    """The lines of one task and one quantity: "loading", "heads", "edges" or "wires"; `order` is that of
+    wires."""
     try:
         tasks = to_same_task(models, task, count=count)
     except NoPairError as why:
@@ -193,8 +202,10 @@ def task_claims(
         return [Claim(twin, f"{Path(task).stem}: all", "–", "–", "–", "–", "", str(why))]
     if quantity == "loading":
         return loading_claims(twin, models, tasks)
+    if quantity == "wires":
+        return wire_claims(twin, models, tasks, most=most, order=order)
     units: Any = quantity
-    return count_claims(twin, models, tasks, units, most=most if units == "wires" else None)
+    return count_claims(twin, models, tasks, units)
 
 
 def loading_claims(twin: str, models: Models, tasks: Tasks) -> list[Claim]:
@@ -224,17 +235,24 @@ def loading_claims(twin: str, models: Models, tasks: Tasks) -> list[Claim]:
     return claims
 
 
-def count_claims(
-    twin: str, models: Models, tasks: Tasks, units: Units, *, most: int | None = None
+def wire_claims(
+    twin: str, models: Models, tasks: Tasks, *, most: int, order: OrderName
 ) -> list[Claim]:
-    """How many units, kept alone, explain 80% and 90% of a task in one order for all pairs; and, except for
-    component edges, how many explain 90% in an order for each pair."""
+    """How many component edges, kept alone, explain 80% and 90% of a task in one order for all pairs."""
     rankings = []
     for model, task in zip(models, tasks, strict=True):
-        rankings.append(rank(model, task, units=units, count=len(task), most=most))
+        ranking = rank(model, task, units="wires", count=len(task), most=most, order=order)
+        rankings.append(ranking)
+    return [one_order(twin, rankings, share) for share in (SHARE, EXPLAINED)]
+
+
+def count_claims(twin: str, models: Models, tasks: Tasks, units: Units) -> list[Claim]:
+    """How many heads or attention edges, kept alone, explain 80% and 90% of a task in one order for all pairs,
+    and how many explain 90% in an order for each pair."""
+    rankings = []
+    for model, task in zip(models, tasks, strict=True):
+        rankings.append(rank(model, task, units=units, count=len(task)))
     claims = [one_order(twin, rankings, share) for share in (SHARE, EXPLAINED)]
-    if units == "wires":
-        return claims
     counts = []
     for model, task in zip(models, tasks, strict=True):
         counts.append(Count.median(count_each(model, task, units=units)))

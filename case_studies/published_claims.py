@@ -14,6 +14,7 @@ from pathlib import Path
 from claims_table import HEADER, Claim, figure_claims, load_both, measured_once, task_claims
 
 from circuits.models import ZOO
+from circuits.tasks.names import ORDERS, OrderName
 
 STORIES = Path(__file__).parent / "stories" / "names.jsonl"
 CARRIES = Path(__file__).parent / "addition" / "carries.jsonl"
@@ -47,14 +48,15 @@ TWINS = {  # the figure's question, the tasks, how many pairs of each, and what 
 MOST = 1000  # component edges that are measured exactly
 
 
-def measure(twin: str, task: str | Path, quantity: str) -> list[Claim]:
+def measure(twin: str, task: str | Path, quantity: str, order: OrderName) -> list[Claim]:
     question, _, count, _ = TWINS[twin]
+    models = load_both(twin)
     if quantity == "figure":
-        return figure_claims(twin, load_both(twin), **question)
-    return task_claims(twin, load_both(twin), task, quantity, count=count, most=MOST)
+        return figure_claims(twin, models, **question)
+    return task_claims(twin, models, task, quantity, count=count, most=MOST, order=order)
 
 
-def main(names: list[str], keep: Path | None = None) -> None:
+def main(names: list[str], order: OrderName, keep: Path | None = None) -> None:
     print(f"| {' | '.join(HEADER)} |\n|---|---|---|---:|---:|---:|---|---|")
     for twin in names or TWINS:
         _, tasks, count, quantities = TWINS[twin]
@@ -66,7 +68,10 @@ def main(names: list[str], keep: Path | None = None) -> None:
         for task, quantity in parts:
             part = f"{Path(task).stem} {quantity}".strip()
             key = f"{twin}, {part}, {count} pairs, {MOST} exact, {weights}"
-            for claim in measured_once(keep, key, partial(measure, twin, task, quantity)):
+            if quantity == "wires":
+                key += f", by {order}"
+            claims = partial(measure, twin, task, quantity, order)
+            for claim in measured_once(keep, key, claims):
                 print(claim, flush=True)
 
 
@@ -74,5 +79,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("twins", nargs="*", help="by default all")
     parser.add_argument("--keep", type=Path, help="a file; what it holds is not measured again")
+    parser.add_argument(
+        "--order", choices=ORDERS, default="search", help="of component edges; default: search"
+    )
     asked = parser.parse_args()
-    main(asked.twins, asked.keep)
+    main(asked.twins, asked.order, asked.keep)

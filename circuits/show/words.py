@@ -35,8 +35,8 @@ def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
 
 
 def task_words(name: str) -> str:
-    """The name of a task in words: `indirect object`."""
-    return spell(name).replace("_", " ")
+    """The name of a task as it is written in a sentence: `indirect-object`."""
+    return spell(name).replace("_", "-")
 
 
 def identity_words(identity: float) -> str:
