@@ -27,8 +27,9 @@ from circuits.models.load import as_model, load
 from circuits.models.model import Model
 from circuits.prompts import to_pair
 from circuits.show.export import export, load_saved
+from circuits.show.wiring_grid import to_grid
 from circuits.tasks.eap import from_eap
-from circuits.wires.parts import Node
+from circuits.wires.parts import LOGITS, Node
 from circuits.wires.random_circuits import random_circuit
 from circuits.wires.record import Wiring
 from circuits.wires.search import merit, search
@@ -318,6 +319,12 @@ def test_wires_at_roles_serve_prompts_of_different_lengths(planted: Model) -> No
         "L1H0@END→logits",
         "embed@SAID→L0H2.value",
     }
+    # Where a longer prompt has a place that the first does not have, it is the last in the list.
+    longer = replace(got, places=(*got.places, "SAID+9"))
+    assert longer.output_place == got.places.index("END")
+    grid = to_grid(longer)
+    (last,) = [node for node in longer.nodes if longer.node_name(node) == "L1H0@END"]
+    assert grid.column[LOGITS] == grid.column[last]
 
 
 def test_random_ways_reach_from_the_embedding_to_the_logits(models: dict[str, Model]) -> None:

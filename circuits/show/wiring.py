@@ -209,9 +209,9 @@ def _node_attributes(wiring: Wiring, node: Node) -> dict[str, Any]:
     """Where a node stands and what it is. A place of −1 means all positions together."""
     component = node.component
     if component is None:
-        last = len(wiring.places) - 1
+        place = -1 if wiring.output_place is None else wiring.output_place
         label = spell(wiring.output.token)
-        return {"kind": "logits", "layer": wiring.source.layers, "place": last, "label": label}
+        return {"kind": "logits", "layer": wiring.source.layers, "place": place, "label": label}
     place = -1 if node.place is None else node.place
     return {
         "kind": component.kind,

@@ -95,8 +95,9 @@ def to_grid(wiring: Wiring) -> Grid:
     """The rows and columns of a wiring's nodes."""
     strands = _to_strands(wiring)
     nodes = wiring.nodes or (LOGITS,)
-    last = len(wiring.places) - 1 if wiring.places else None
-    places = {node: last if node == LOGITS else node.place for node in nodes}
+    places = {}
+    for node in nodes:
+        places[node] = wiring.output_place if node == LOGITS else node.place
     columns = tuple(sorted(set(places.values()), key=lambda place: place or 0))
     column = {node: columns.index(place) for node, place in places.items()}
     levels: dict[tuple[int, bool], list[Node]] = defaultdict(list)

@@ -162,6 +162,15 @@ class Wiring(Saved, Pictured):
         queries = [place for place in places if place is not None and place >= wire.position]
         return tuple(Node(component, place) for place in sorted(queries))
 
+    @property
+    def output_place(self) -> int | None:
+        """The place at which the logits are read, which is that of the wires into them; None where wires hold at
+        all positions together. Of prompts of several lengths it need not be the last in `places`."""
+        for each in self.wires:
+            if each.wire.reader.component is None:
+                return each.wire.position
+        return len(self.places) - 1 if self.places else None
+
     def _height(self, node: Node) -> tuple[int, bool, int, int]:
         """Sorts nodes by layer, the MLP after the heads, then by place and head."""
         if node.component is None:
