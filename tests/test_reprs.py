@@ -29,7 +29,7 @@ SAID = {
     "why": "reads large(5)",
     "stability": "3 counterfactuals",
     "patch": "residual, swap: strongest at layer",
-    "paths": "L0H1 → ",
+    "paths": "paths, swap: strongest at sender",
     "attribution": "logit(small) − logit(cold)",
     "lens": "small is",
     "head_scores": "scores highest",
