@@ -264,10 +264,8 @@ def grid_words(result: MapOnAxes) -> tuple[str, str]:
 
 
 def _place_words(axes: Sequence[Axis], place: Sequence[str]) -> str:
-    """Where a cell lies: `layer 3, to(14)`, `L5H1`, `M0 → logits`."""
+    """Where a cell lies: `layer 3, to(14)`, `L5H1`, `sender M0, receiver M2`."""
     names = [axis.name for axis in axes]
-    if names == ["sender", "receiver"]:
-        return " → ".join(place)
     if names[:2] == ["layer", "head"]:
         return ", ".join((f"L{place[0]}H{place[1]}", *place[2:]))
     where = []
