@@ -28,7 +28,7 @@ SAID = {
     "mean": "mean of 4 lines",
     "why": "reads large(5)",
     "stability": "3 counterfactuals",
-    "patch": "residual, swap: strongest at layer",
+    "patch": "residual, swap: strongest at",
     "paths": "paths, swap: strongest at sender",
     "attribution": "logit(small) − logit(cold)",
     "lens": "small is",
