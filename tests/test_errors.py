@@ -256,6 +256,15 @@ def test_what_is_no_model_is_refused(thing: Any, found: Circuit) -> None:
     one_line(why)
 
 
+def test_another_dtype_is_not_called_another_model(found: Circuit) -> None:
+    wrong = replace(found, source=replace(found.source, fingerprint="0", dtype="float64"))
+    with pytest.raises(
+        ModelError, match=r"measured in float64, and .* in float32; load"
+    ) as why:
+        circuits.verify(wrong, model=circuits.load("mini"))
+    one_line(why)
+
+
 def test_rows_that_are_longer_than_the_model_reads_are_refused(
     directories: dict[str, Path], tmp_path: Path
 ) -> None:

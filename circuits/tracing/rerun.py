@@ -36,6 +36,12 @@ def model_of(name: str, record: Any, given: Any, *, device: Device = "cpu") -> M
     else:
         model = as_model(given)
     if model.fingerprint != record.fingerprint:
+        runs_in = str(model.dtype).removeprefix("torch.")
+        if getattr(record, "dtype", runs_in) != runs_in:
+            raise ModelError(
+                f"{name} was measured in {record.dtype}, and this model runs in {runs_in}; "
+                f"load it with dtype={record.dtype!r}"
+            )
         raise ModelError(
             f"{model.name} has other weights than {name} had; give the right model=…"
         )

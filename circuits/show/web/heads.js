@@ -94,7 +94,7 @@ export function renderPath({ circuit, curve }) {
   curve.setAttribute("aria-label", `${carriers.length} heads reach ${reached} of the total`);
 }
 
-// A row of cells for each layer, layer 0 at the bottom as in every figure, and the numbers of the heads below.
+// A row of cells for each layer, layer 0 at the bottom as in every figure; below, the numbers of the heads.
 export function buildEffects(column) {
   const { circuit, effects } = column;
   const cellHeight = Math.max(11, Math.min(22, Math.floor(330 / circuit.layers)));

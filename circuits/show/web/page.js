@@ -28,9 +28,10 @@ import { hideTooltip, placeTooltip } from "./tooltip.js";
 import { addZoom, buildTools, placePicture } from "./zoom.js";
 
 const LEGEND =
-  "Outline: layers that hold a token. Shaded: layers that build it. Arrow: heads that read the key and write to the " +
-  "query, as wide as their part of the joint effect (share of the gap). Red: the chosen mapping. Tick: a layer that " +
-  "writes where nothing is held. Bar under a token: the total of what the query reads there.";
+  "Outline: layers that hold a token. Shaded: layers that build it. Arrow: heads that read the key and " +
+  "write to the query, as wide as their part of the joint effect (share of the gap). Red: the chosen " +
+  "mapping. Tick: a layer that writes where nothing is held. Bar under a token: the total of what the " +
+  "query reads there.";
 const MOST_CHIPS = 12; // mappings listed below a diagram
 const MOST_FOUND = 8;
 const LONG_TITLE = 80; // characters; a longer one is set smaller
