@@ -21,21 +21,12 @@ CARRIES = Path(__file__).parent / "addition" / "carries.jsonl"
 OPPOSITE = {"text": 'The opposite of "large" is "', "swap": {"large": "hot"}, "key": "large"}
 NAMES = "Tom and Ben went to the park. {} gave the ball to"
 GIVEN = {"text": NAMES.format("Ben"), "counterfactual": NAMES.format("Tom"), "key": 9}
-CARRY = {
-    "text": "3 6 + 2 8 = 0",
-    "counterfactual": "3 6 + 2 1 = 0",
-    "answer": "6",
-    "foil": "5",
-    "key": 5,
-}
+CARRY = {"text": "3 6 + 2 8 = 0", "counterfactual": "3 6 + 2 1 = 0", "key": 5}
+CARRY |= {"answer": "6", "foil": "5"}
+TASKS = ("opposites", "indirect_object", "greater_than", "induction")
 ALL = ("loading", "heads", "edges", "wires")
 TWINS = {  # the figure's question, the tasks, how many pairs of each, and what is counted
-    "mini-sparse": (
-        OPPOSITE,
-        ("opposites", "indirect_object", "greater_than", "induction"),
-        6,
-        ALL,
-    ),
+    "mini-sparse": (OPPOSITE, TASKS, 6, ALL),
     "stories15m-sparse": (GIVEN, (STORIES, "indirect_object", "greater_than"), 12, ALL),
     "addition-sparse": (CARRY, (CARRIES,), 12, ALL),
     "smollm2-sparse": (

@@ -185,7 +185,7 @@ WRONG: list[tuple[Call, dict[str, Any], str]] = [
     (RANK, {"units": None}, "units are heads, edges, wires"),
     (RANK, {"units": "wires", "most": 2.5}, NO_WHOLE),
     (TASK, {"count": 2.5}, NO_WHOLE),
-    (TASK, {"name": None}, "no task None; there are opposites"),
+    (TASK, {"name": None}, "a task is not None; give one of its names"),
     (EDGES, {"count": "2"}, NO_WHOLE),
     (SCORES, {"length": 4.5}, NO_WHOLE),
 ]
