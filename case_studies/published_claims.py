@@ -47,7 +47,7 @@ def measure(twin: str, task: str | Path, quantity: str, order: OrderName) -> lis
     return task_claims(twin, models, task, quantity, count=count, most=MOST, order=order)
 
 
-def main(names: list[str], order: OrderName, keep: Path | None = None) -> None:
+def main(names: list[str], keep: Path | None = None, order: OrderName = "search") -> None:
     print(f"| {' | '.join(HEADER)} |\n|---|---|---|---:|---:|---:|---|---|")
     for twin in names or TWINS:
         _, tasks, count, quantities = TWINS[twin]
@@ -74,4 +74,4 @@ if __name__ == "__main__":
         "--order", choices=ORDERS, default="search", help="of component edges; default: search"
     )
     asked = parser.parse_args()
-    main(asked.twins, asked.order, asked.keep)
+    main(asked.twins, asked.keep, asked.order)
